@@ -1,0 +1,109 @@
+"""Measures a training step against this machine's own matrix products."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from minigpt.config import Config
+from minigpt.data.batches import Batch
+from minigpt.data.tokenizer import load_tokenizer
+from minigpt.model.flops import num_parameters, train_flops_per_token
+from minigpt.train.optimizer import make_optimizer
+from minigpt.train.state import init_state, model_spec
+from minigpt.train.step import make_train_step
+
+MATMUL_SIZES = (1024, 2048)
+REPEATS = 5
+
+
+def bench(config: Config) -> dict[str, Any]:
+    """Tokens/s and model FLOP/s of the whole step, and their ratio to the best matrix product.
+
+    The best of a few repetitions is taken for both: other processes only ever add time.
+    """
+    spec = model_spec(config, load_tokenizer(config.data.tokenizer).vocab_size)
+    rate = max(matmul_flops_per_second(config.train.compute_dtype).values())
+    state = init_state(
+        spec, make_optimizer(config.optimizer, config.train.steps), config.train.seed
+    )
+    shape = (config.train.global_batch_size, config.model.seq_length + 1)
+    tokens = np.random.default_rng(0).integers(0, spec.vocab_size, shape, np.int32)
+    batch = jax.device_put(Batch(tokens, np.full(shape[0], shape[1], np.int32)))
+
+    started = time.perf_counter()
+    step = make_train_step(config, spec).lower(state, batch).compile()
+    compile_seconds = time.perf_counter() - started
+    seconds: list[float] = []
+    for _ in range(REPEATS + 1):
+        started = time.perf_counter()
+        state, metrics = step(state, batch)
+        jax.block_until_ready((state, metrics))
+        seconds.append(time.perf_counter() - started)
+    best = min(seconds[1:])
+
+    num_tokens = shape[0] * config.model.seq_length
+    flops = train_flops_per_token(config.model, spec.vocab_size) * num_tokens
+    memory = step.memory_analysis()
+    return {
+        "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
+        "jax": jax.__version__,
+        "compute_dtype": config.train.compute_dtype,
+        "num_parameters": num_parameters(config.model, spec.vocab_size),
+        "tokens_per_step": num_tokens,
+        "flops_per_step": flops,
+        "compile_seconds": compile_seconds,
+        "step_seconds": best,
+        "tokens_per_second": num_tokens / best,
+        "model_flops_per_second": flops / best,
+        "matmul_flops_per_second": rate,
+        "ratio_to_matmul": flops / best / rate,
+        "argument_bytes": memory.argument_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+    }
+
+
+def matmul_flops_per_second(dtype: str) -> dict[int, float]:
+    """FLOP/s of a square product ``a @ b.T`` for each of ``MATMUL_SIZES``."""
+    rates: dict[int, float] = {}
+    for size in MATMUL_SIZES:
+        operand = jax.random.normal(jax.random.key(0), (size, size)).astype(jnp.dtype(dtype))
+        product = jax.jit(lambda a, b: jnp.einsum("ik,jk->ij", a, b))
+        rates[size] = 2 * size**3 / best_seconds(product, operand, operand)
+    return rates
+
+
+def best_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 10) -> float:  # noqa: ANN401
+    """Shortest time of a call, after one that compiles."""
+    jax.block_until_ready(function(*arguments))
+    seconds: list[float] = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def table(result: dict[str, Any]) -> Table:
+    """The result for a person."""
+    rows = Table(title=f"training step, {result['compute_dtype']}, {result['device']}")
+    rows.add_column("measure")
+    rows.add_column("value", justify="right")
+    for name, value in (
+        ("parameters", f"{result['num_parameters']:,}"),
+        ("compile", f"{result['compile_seconds']:.1f} s"),
+        ("step", f"{1e3 * result['step_seconds']:,.0f} ms"),
+        ("tokens/s", f"{result['tokens_per_second']:,.0f}"),
+        ("model FLOP/s", f"{result['model_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
+        ("matrix product", f"{result['matmul_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
+        ("ratio", f"{100 * result['ratio_to_matmul']:.1f} %"),
+        ("memory: arguments", f"{result['argument_bytes'] / 2**20:,.0f} MiB"),
+        ("memory: temporaries", f"{result['temporary_bytes'] / 2**20:,.0f} MiB"),
+    ):
+        rows.add_row(name, value)
+    return rows

@@ -1,0 +1,285 @@
+"""What a run is: frozen dataclasses that refuse values which cannot work.
+
+Plain Python on purpose: reading a configuration must not start an accelerator runtime.
+Rules about one group are checked in that group, rules that join groups in ``Config``.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from minigpt.errors import ConfigError
+
+
+def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not condition:
+        raise ConfigError(message)
+
+
+def _at_least(group: object, prefix: str, minimum: float, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        _require(
+            value is None or (math.isfinite(value) and value >= minimum),
+            f"{prefix}.{name} must be at least {minimum}, got {value}: use {minimum} or more",
+        )
+
+
+def _fraction(group: object, prefix: str, *names: str) -> None:
+    for name in names:
+        value = getattr(group, name)
+        _require(
+            0 <= value < 1,
+            f"{prefix}.{name} must be at least 0 and below 1, got {value}",
+        )
+
+
+def nearest_divisor(total: int, wanted: int) -> int:
+    """The divisor of ``total`` closest to ``wanted`` (the smaller of two equally close)."""
+    divisors = (d for d in range(1, total + 1) if total % d == 0)
+    return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Where a run lives, and what to do when it exists already."""
+
+    name: str = "mini"
+    """Name of the run: its files are under DIRECTORY/NAME."""
+    directory: str = "runs"
+    """Folder of all runs; tokenised corpora are kept in its .tokens folder."""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """auto: continue from the newest checkpoint if there is one; never: refuse a run that has
+    checkpoints; must: refuse a run that has none."""
+
+    def __post_init__(self) -> None:
+        """Refuse names that would leave the folder of runs."""
+        _require(
+            bool(self.name) and "/" not in self.name and not self.name.startswith("."),
+            f"run.name must be a plain folder name that does not start with a dot, "
+            f"got {self.name!r}: for example 'mini', and use run.directory for the path",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """What text is trained on, and how it becomes rows of tokens."""
+
+    path: str | None = None
+    """A UTF-8 text file, a folder of them or a glob; none: the generated sample corpus."""
+    tokenizer: Literal["gpt2", "byte"] = "gpt2"
+    """gpt2: the 50257 tokens of GPT-2; byte: 256 bytes and end-of-text."""
+    max_stories: int | None = None
+    """Stop reading after this many stories."""
+    val_fraction: float = 0.05
+    """Share of the stories that is set aside for validation; 0: none."""
+    shuffle: bool = True
+    """Visit the rows of each epoch in a new pseudo-random order."""
+    layout: Literal["packed", "padded"] = "packed"
+    """packed: stories joined and cut into rows; padded: one story in each row."""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        _at_least(self, "data", 1, "max_stories")
+        _fraction(self, "data", "val_fraction")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The size of the GPT-2 model."""
+
+    num_layers: int = 4
+    """Transformer blocks."""
+    num_heads: int = 4
+    """Attention heads in each block; divides embed_dim."""
+    embed_dim: int = 128
+    """Width of the residual stream."""
+    mlp_dim: int | None = None
+    """Hidden units of each MLP; none: 4 x embed_dim."""
+    seq_length: int = 128
+    """Tokens the model sees at once."""
+    dropout: float = 0.0
+    """Share of activations dropped in training."""
+    tie_embeddings: bool = True
+    """Use the token embedding as the output projection too, as GPT-2 does."""
+
+    def __post_init__(self) -> None:
+        """Check sizes and that heads divide the width."""
+        _at_least(self, "model", 1, "num_layers", "num_heads", "embed_dim", "mlp_dim")
+        _at_least(self, "model", 2, "seq_length")
+        _fraction(self, "model", "dropout")
+        _require(
+            self.embed_dim % self.num_heads == 0,
+            f"model.num_heads must divide model.embed_dim: {self.embed_dim} is not divisible "
+            f"by {self.num_heads}; the nearest number of heads that works is "
+            f"{nearest_divisor(self.embed_dim, self.num_heads)}",
+        )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.embed_dim // self.num_heads
+
+    @property
+    def hidden_dim(self) -> int:
+        """Hidden units of each MLP."""
+        return 4 * self.embed_dim if self.mlp_dim is None else self.mlp_dim
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW and its learning-rate schedule."""
+
+    learning_rate: float = 3e-3
+    """Highest learning rate, reached after the warm-up."""
+    min_learning_rate: float = 3e-4
+    """Learning rate at the last step."""
+    warmup_steps: int = 20
+    """Steps over which the learning rate rises linearly from 0."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls after the warm-up."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay, on matrices only."""
+    beta1: float = 0.9
+    """Decay of AdamW's mean of gradients."""
+    beta2: float = 0.95
+    """Decay of AdamW's mean of squared gradients."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
+
+    def __post_init__(self) -> None:
+        """Check each field and that the learning rate does not rise at the end."""
+        _require(
+            math.isfinite(self.learning_rate) and self.learning_rate > 0,
+            f"optimizer.learning_rate must be above 0, got {self.learning_rate}: "
+            "3e-4 to 3e-3 suits small models",
+        )
+        _at_least(
+            self, "optimizer", 0, "min_learning_rate", "warmup_steps", "weight_decay", "clip_norm"
+        )
+        _fraction(self, "optimizer", "beta1", "beta2")
+        _require(
+            self.min_learning_rate <= self.learning_rate,
+            f"optimizer.min_learning_rate must not exceed optimizer.learning_rate: "
+            f"{self.min_learning_rate} > {self.learning_rate}; use "
+            f"{self.learning_rate / 10:g}, a tenth of it",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """How long to train and what to write on the way."""
+
+    steps: int = 300
+    """Optimizer steps in all."""
+    global_batch_size: int = 16
+    """Sequences in each step, over all devices and microbatches."""
+    seed: int = 0
+    """Seed of the weights, of the order of rows and of dropout."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the operands of matrix products; weights and sums stay in float32."""
+    log_every: int = 10
+    """Steps between metrics."""
+    eval_every: int = 50
+    """Steps between evaluations on the validation rows; 0: none."""
+    sample_every: int = 100
+    """Steps between text samples; 0: none."""
+    target_loss: float | None = None
+    """Stop when the validation loss is this low."""
+    peak_flops: float | None = None
+    """FLOP/s one device can do in compute_dtype, for MFU; none: the data sheet where known."""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        _at_least(self, "train", 1, "steps", "global_batch_size", "log_every")
+        _at_least(self, "train", 0, "seed", "eval_every", "sample_every", "target_loss")
+        _require(
+            self.seed < 2**32,
+            f"train.seed must be below 2**32, got {self.seed}",
+        )
+        _require(
+            self.peak_flops is None or self.peak_flops > 0,
+            f"train.peak_flops must be above 0, got {self.peak_flops}: for example 312e12 "
+            "for an A100 in bfloat16",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """How the work of one step is cut up."""
+
+    microbatches: int = 1
+    """Pieces of the global batch whose gradients are added up; divides global_batch_size."""
+    remat: Literal["none", "layer"] = "none"
+    """layer: keep only the input of each block and compute the rest again going backward."""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        _at_least(self, "parallel", 1, "microbatches")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointConfig:
+    """When to save and how many checkpoints to keep."""
+
+    every: int = 100
+    """Steps between checkpoints; the last step is always saved. 0: only the last."""
+    keep: int = 3
+    """Newest checkpoints that are kept."""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        _at_least(self, "checkpoint", 0, "every")
+        _at_least(self, "checkpoint", 1, "keep")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Config:
+    """Everything that decides a training run."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        """Check the rules that join groups."""
+        batch, pieces = self.train.global_batch_size, self.parallel.microbatches
+        _require(
+            batch % pieces == 0,
+            f"parallel.microbatches must divide train.global_batch_size: {batch} is not "
+            f"divisible by {pieces}; the nearest number of microbatches that works is "
+            f"{nearest_divisor(batch, pieces)}",
+        )
+        _require(
+            self.train.target_loss is None
+            or (self.train.eval_every > 0 and self.data.val_fraction > 0),
+            f"train.target_loss is a validation loss and needs an evaluation: it is "
+            f"{self.train.target_loss} with train.eval_every {self.train.eval_every} and "
+            f"data.val_fraction {self.data.val_fraction}; set both above 0",
+        )
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[object, object]]:
+    """The dotted fields in which two configurations differ, with both values."""
+    before, after = flatten(dataclasses.asdict(old)), flatten(dataclasses.asdict(new))
+    return {
+        name: (before.get(name), after.get(name))
+        for name in after | before
+        if before.get(name) != after.get(name)
+    }
+
+
+def flatten(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested dictionaries as one dictionary with dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -1,0 +1,65 @@
+"""Batches of rows: what the training step is fed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Int32
+
+from minigpt.data.order import rows_at
+from minigpt.data.store import Split, TokenStore
+
+
+class Batch(NamedTuple):
+    """Rows of one step.
+
+    Attributes:
+        tokens: token ids; inputs are all but the last column, targets all but the first.
+        lengths: valid tokens of each row; a target counts if it is within them. 0: a row that
+            only fills up the batch.
+    """
+
+    tokens: Int32[np.ndarray, "rows seq+1"]
+    lengths: Int32[np.ndarray, " rows"]
+
+
+class BatchSource(Protocol):
+    """Training batches by step; what the loop is given."""
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of steps ``start`` to ``stop - 1`` (steps count from 0)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReader:
+    """Reads the batch of any step from a token store."""
+
+    store: TokenStore
+    batch_size: int
+    seed: int
+    shuffle: bool
+
+    def read(self, step: int) -> Batch:
+        """The training batch of a step, counted from 0."""
+        positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        num_rows = self.store.splits["train"].num_rows
+        rows = rows_at(positions, num_rows, seed=self.seed, shuffle=self.shuffle)
+        return self._gather("train", rows)
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """The batches of steps ``start`` to ``stop - 1``, each read when it is asked for."""
+        return (self.read(step) for step in range(start, stop))
+
+    def validation(self) -> Iterator[Batch]:
+        """All validation rows once, in stored order; the last batch is filled with empty rows."""
+        num_rows = self.store.splits["val"].num_rows
+        for start in range(0, num_rows, self.batch_size):
+            rows = np.arange(start, min(start + self.batch_size, num_rows))
+            tokens, lengths = self._gather("val", rows)
+            missing = self.batch_size - len(rows)
+            yield Batch(np.pad(tokens, ((0, missing), (0, 0))), np.pad(lengths, (0, missing)))
+
+    def _gather(self, split: Split, rows: np.ndarray) -> Batch:
+        return Batch(self.store.rows(split, rows), self.store.lengths(split, rows))

@@ -1,0 +1,1 @@
+"""The mathematics of the model: no mesh, no collective, no file."""

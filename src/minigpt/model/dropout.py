@@ -1,0 +1,28 @@
+"""Dropout whose masks do not depend on how a batch is split."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+
+def fold(keys: Key[Array, " batch"] | None, value: int | Array) -> Key[Array, " batch"] | None:
+    """Each row's key for one layer, place or head; None stays None (no dropout)."""
+    if keys is None:
+        return None
+    return jax.vmap(lambda key: jax.random.fold_in(key, value))(keys)
+
+
+def dropout(
+    x: Float[Array, "batch ..."], rate: float, keys: Key[Array, " batch"] | None
+) -> Float[Array, "batch ..."]:
+    """Zero a share ``rate`` of ``x`` and scale the rest up, with one key for each row.
+
+    Args:
+        x: activations.
+        rate: probability of zeroing an element.
+        keys: None in evaluation, where ``x`` is returned as it is.
+    """
+    if keys is None or rate == 0.0:
+        return x
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(keys)
+    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)

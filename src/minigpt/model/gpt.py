@@ -1,0 +1,234 @@
+"""GPT-2 (Radford et al. 2019), as Flax NNX modules.
+
+Pre-LayerNorm blocks, learned positions, tanh-approximated GELU, biases everywhere, output
+projection tied to the token embedding.
+
+Weights are stored so that every product contracts the last dimension of both operands
+(``[out, in]``, or split dimensions that keep the order): gradients of ``[in, out]`` matrices fall
+off XLA:CPU's fast path, 2 times slower in float32 and up to 20 in bfloat16.
+
+Numerics: weights are float32. Operands of matrix products are cast to the compute dtype; the
+residual stream, norms, activations, softmax and the loss are float32.
+
+Einsum letters: b batch, t position, d embed, c one of q k v, h head, k head dim, f hidden.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from minigpt.config import ModelConfig
+from minigpt.model.attention import attention_with_dropout, causal_attention
+from minigpt.model.dropout import dropout, fold
+from minigpt.model.loss import cross_entropy_sum
+
+INIT_STD = 0.02
+VOCAB_MULTIPLE = 128
+
+Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTSpec:
+    """A model configuration joined with what the tokenizer and the training step decide."""
+
+    model: ModelConfig
+    vocab_size: int
+    compute_dtype: jnp.dtype = jnp.dtype(jnp.float32)
+    remat: bool = False
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding: the vocabulary rounded up to a multiple that divides well."""
+        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def _normal(std: float) -> Initializer:
+    return lambda key, shape: std * jax.random.normal(key, shape, jnp.float32)
+
+
+def _param(rngs: nnx.Rngs, shape: tuple[int, ...], std: float) -> nnx.Param[jax.Array]:
+    return nnx.Param(_normal(std)(rngs.params(), shape))
+
+
+def _zeros(*shape: int) -> nnx.Param[jax.Array]:
+    return nnx.Param(jnp.zeros(shape, jnp.float32))
+
+
+class LayerNorm(nnx.Module):
+    """Normalises the last dimension, in float32 (Ba et al. 2016)."""
+
+    def __init__(self, dim: int) -> None:
+        """Scale 1 and bias 0."""
+        self.scale = nnx.Param(jnp.ones((dim,), jnp.float32))
+        self.bias = _zeros(dim)
+
+    def __call__(self, x: Float[Array, "... embed"]) -> Float[Array, "... embed"]:
+        """Zero mean and unit variance, then scale and bias."""
+        x = x - x.mean(-1, keepdims=True)
+        variance = jnp.square(x).mean(-1, keepdims=True)
+        return x * jax.lax.rsqrt(variance + 1e-5) * self.scale[...] + self.bias[...]
+
+
+class Attention(nnx.Module):
+    """Multi-head self-attention's projections; ``Block`` and decoding put them together."""
+
+    def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
+        """Normal weights; the output projection's are scaled down with the depth."""
+        model = spec.model
+        embed, heads, head_dim = model.embed_dim, model.num_heads, model.head_dim
+        self.dtype = spec.compute_dtype
+        self.qkv_kernel = _param(rngs, (3, heads, head_dim, embed), INIT_STD)
+        self.qkv_bias = _zeros(3, heads, head_dim)
+        self.out_kernel = _param(rngs, (embed, heads, head_dim), _residual_std(model))
+        self.out_bias = _zeros(embed)
+
+    def qkv(self, x: Float[Array, "batch seq embed"]) -> tuple[Array, Array, Array]:
+        """Queries, keys and values, each ``[batch, seq, heads, head_dim]`` in compute dtype."""
+        kernel = self.qkv_kernel[...].astype(self.dtype)
+        qkv = jnp.einsum("btd,chkd->btchk", x.astype(self.dtype), kernel)
+        qkv = qkv + self.qkv_bias[...].astype(self.dtype)
+        return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+
+    def project(self, heads: Float[Array, "batch seq heads head_dim"]) -> Array:
+        """Head outputs back to the residual stream, ``[batch, seq, embed]`` in float32."""
+        kernel = self.out_kernel[...].astype(self.dtype)
+        out = jnp.einsum("bthk,dhk->btd", heads.astype(self.dtype), kernel)
+        return out.astype(jnp.float32) + self.out_bias[...]
+
+
+class MLP(nnx.Module):
+    """Two projections with a GELU between them."""
+
+    def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
+        """Normal weights; the output projection's are scaled down with the depth."""
+        embed, hidden = spec.model.embed_dim, spec.model.hidden_dim
+        self.dtype = spec.compute_dtype
+        self.up_kernel = _param(rngs, (hidden, embed), INIT_STD)
+        self.up_bias = _zeros(hidden)
+        self.down_kernel = _param(rngs, (embed, hidden), _residual_std(spec.model))
+        self.down_bias = _zeros(embed)
+
+    def __call__(self, x: Float[Array, "batch seq embed"]) -> Float[Array, "batch seq embed"]:
+        """``gelu(x up + b) down + b``, in float32."""
+        up, down = self.up_kernel[...].astype(self.dtype), self.down_kernel[...].astype(self.dtype)
+        hidden = jnp.einsum("btd,fd->btf", x.astype(self.dtype), up)
+        hidden = jax.nn.gelu(hidden.astype(jnp.float32) + self.up_bias[...], approximate=True)
+        out = jnp.einsum("btf,df->btd", hidden.astype(self.dtype), down)
+        return out.astype(jnp.float32) + self.down_bias[...]
+
+
+class Block(nnx.Module):
+    """One Transformer layer: attention and MLP, each around a residual connection."""
+
+    def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
+        """Create the parts."""
+        self.dropout_rate = spec.model.dropout
+        self.attention_norm = LayerNorm(spec.model.embed_dim)
+        self.attention = Attention(spec, rngs)
+        self.mlp_norm = LayerNorm(spec.model.embed_dim)
+        self.mlp = MLP(spec, rngs)
+
+    def __call__(
+        self, x: Float[Array, "batch seq embed"], keys: Key[Array, " batch"] | None
+    ) -> Float[Array, "batch seq embed"]:
+        """The residual stream after this layer.
+
+        Args:
+            x: the residual stream, float32.
+            keys: one dropout key for each row, already specific to this layer; None in
+                evaluation.
+        """
+        rate = self.dropout_rate
+        q, k, v = self.attention.qkv(self.attention_norm(x))
+        if keys is None or rate == 0.0:
+            heads = causal_attention(q, k, v)
+        else:
+            heads = attention_with_dropout(q, k, v, rate, fold(keys, 0))
+        x = x + dropout(self.attention.project(heads), rate, fold(keys, 1))
+        return x + dropout(self.mlp(self.mlp_norm(x)), rate, fold(keys, 2))
+
+
+class GPT(nnx.Module):
+    """The whole model; ``blocks`` is one ``Block`` whose parameters carry a leading layer axis."""
+
+    def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
+        """Initialise as GPT-2: normal(0, 0.02), output projections over sqrt(2 x layers)."""
+        model = spec.model
+        self.spec = spec
+        vocab = spec.padded_vocab_size
+        self.token_embedding = _param(rngs, (vocab, model.embed_dim), INIT_STD)
+        self.position_embedding = _param(rngs, (model.seq_length, model.embed_dim), INIT_STD)
+        self.blocks = _stacked_blocks(spec, rngs)
+        self.final_norm = LayerNorm(model.embed_dim)
+        if not model.tie_embeddings:
+            self.output_embedding = _param(rngs, (vocab, model.embed_dim), INIT_STD)
+
+    def embed(
+        self, tokens: Int[Array, "batch seq"], positions: Int[Array, "#batch seq"]
+    ) -> Float[Array, "batch seq embed"]:
+        """Token plus position embedding, float32."""
+        return self.token_embedding[...][tokens] + self.position_embedding[...][positions]
+
+    def hidden(
+        self, tokens: Int[Array, "batch seq"], keys: Key[Array, " batch"] | None = None
+    ) -> Float[Array, "batch seq embed"]:
+        """Final hidden states after the last norm.
+
+        Args:
+            tokens: at most ``seq_length`` token ids in each row.
+            keys: one dropout key for each row; None in evaluation.
+        """
+        x = self.embed(tokens, jnp.arange(tokens.shape[1])[None])
+        x = dropout(x, self.spec.model.dropout, fold(keys, 0))
+        graphdef, layers = nnx.split(self.blocks)
+
+        def layer(x: Array, indexed: tuple[nnx.State, Array]) -> tuple[Array, None]:
+            parameters, index = indexed
+            return nnx.merge(graphdef, parameters)(x, fold(keys, index)), None
+
+        if self.spec.remat:
+            layer = jax.checkpoint(layer)
+        indices = jnp.arange(1, self.spec.model.num_layers + 1)  # 0 is the embedding's dropout
+        x, _ = jax.lax.scan(layer, x, (layers, indices))
+        return self.final_norm(x)
+
+    def loss_sum(
+        self,
+        tokens: Int[Array, "batch seq+1"],
+        weights: Float[Array, "batch seq"],
+        keys: Key[Array, " batch"] | None = None,
+    ) -> Float[Array, ""]:
+        """Sum of the weighted cross-entropies of predicting ``tokens[:, 1:]``, in nats."""
+        x = self.hidden(tokens[:, :-1], keys).astype(self.spec.compute_dtype)
+        vocab_size = self.spec.vocab_size
+        return cross_entropy_sum(x, self.head_kernel, tokens[:, 1:], weights, vocab_size)
+
+    def logits(self, hidden: Float[Array, "... embed"]) -> Float[Array, "... vocab"]:
+        """float32 logits of the valid vocabulary for final hidden states."""
+        kernel = self.head_kernel[: self.spec.vocab_size].astype(self.spec.compute_dtype)
+        logits = jnp.einsum("...d,vd->...v", hidden.astype(self.spec.compute_dtype), kernel)
+        return logits.astype(jnp.float32)
+
+    @property
+    def head_kernel(self) -> Float[Array, "vocab embed"]:
+        """The output projection: the token embedding itself where they are tied."""
+        tied = self.spec.model.tie_embeddings
+        return self.token_embedding[...] if tied else self.output_embedding[...]
+
+
+def _residual_std(model: ModelConfig) -> float:
+    return INIT_STD / (2 * model.num_layers) ** 0.5
+
+
+def _stacked_blocks(spec: GPTSpec, rngs: nnx.Rngs) -> Block:
+    @nnx.split_rngs(splits=spec.model.num_layers)
+    @nnx.vmap(in_axes=(0,), out_axes=0)
+    def create(layer_rngs: nnx.Rngs) -> Block:
+        return Block(spec, layer_rngs)
+
+    return create(rngs)

@@ -72,7 +72,7 @@ class DataConfig:
     """gpt2: the 50257 tokens of GPT-2; byte: 256 bytes and end-of-text."""
     max_stories: int | None = None
     """Stop reading after this many stories."""
-    val_fraction: float = 0.05
+    val_fraction: float = 0.02
     """Share of the stories that is set aside for validation; 0: none."""
     shuffle: bool = True
     """Visit the rows of each epoch in a new pseudo-random order."""
@@ -156,7 +156,13 @@ class OptimizerConfig:
             "3e-4 to 3e-3 suits small models",
         )
         _at_least(
-            self, "optimizer", 0, "min_learning_rate", "warmup_steps", "weight_decay", "clip_norm"
+            self,
+            "optimizer",
+            0,
+            "min_learning_rate",
+            "warmup_steps",
+            "weight_decay",
+            "clip_norm",
         )
         _fraction(self, "optimizer", "beta1", "beta2")
         _require(
@@ -183,6 +189,8 @@ class TrainConfig:
     """Steps between metrics."""
     eval_every: int = 50
     """Steps between evaluations on the validation rows; 0: none."""
+    eval_rows: int = 256
+    """Most validation rows an evaluation reads, always the same, evenly spaced; 0: all."""
     sample_every: int = 100
     """Steps between text samples; 0: none."""
     target_loss: float | None = None
@@ -193,7 +201,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Check each field by itself."""
         _at_least(self, "train", 1, "steps", "global_batch_size", "log_every")
-        _at_least(self, "train", 0, "seed", "eval_every", "sample_every", "target_loss")
+        _at_least(
+            self, "train", 0, "seed", "eval_every", "eval_rows", "sample_every", "target_loss"
+        )
         _require(
             self.seed < 2**32,
             f"train.seed must be below 2**32, got {self.seed}",

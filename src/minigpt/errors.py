@@ -36,7 +36,7 @@ class NonFiniteError(MiniGPTError):
     exit_code = 3
 
 
-class Interrupted(MiniGPTError):
+class InterruptedRunError(MiniGPTError):
     """A signal asked the program to stop; ``exit_code`` is 128 plus its number."""
 
     def __init__(self, message: str, *, signal_number: int) -> None:

@@ -10,7 +10,7 @@ import glob
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -50,8 +50,15 @@ class ReadCounts:
 class Corpus(Protocol):
     """A source of stories with an identity."""
 
-    name: str
-    total_bytes: int
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of the text, for progress."""
+        ...
 
     def identity(self) -> dict[str, object]:
         """What the text depends on: equal identities mean equal text."""
@@ -68,12 +75,16 @@ class BuiltinCorpus:
 
     num_stories: int = BUILTIN_STORIES
     seed: int = 0
-    name: str = field(default="the built-in sample corpus", init=False)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "the built-in sample corpus"
 
     @property
     def total_bytes(self) -> int:
         """An estimate, for progress only."""
-        return self.num_stories * 800
+        return self.num_stories * 975
 
     def identity(self) -> dict[str, object]:
         """Seed, number of stories, and a hash that changes with the generator."""

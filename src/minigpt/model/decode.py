@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from minigpt.model.attention import causal_attention
-from minigpt.model.gpt import GPT, Block
+from minigpt.model.gpt import GPT, Block, LayerParams
 
 
 class Cache(NamedTuple):
@@ -40,7 +40,7 @@ def prefill(
     graph, layers = nnx.split(model.blocks)
     x = model.embed(tokens, jnp.arange(tokens.shape[1])[None])
 
-    def layer(x: Array, parameters: nnx.State) -> tuple[Array, tuple[Array, Array]]:
+    def layer(x: Array, parameters: LayerParams) -> tuple[Array, tuple[Array, Array]]:
         block: Block = nnx.merge(graph, parameters)
         q, k, v = block.attention.qkv(block.attention_norm(x))
         return _finish_layer(block, x, causal_attention(q, k, v)), (k, v)
@@ -62,7 +62,7 @@ def decode_step(
     visible = jnp.arange(cache.keys.shape[2]) <= positions[:, None]
 
     def layer(
-        x: Array, scanned: tuple[nnx.State, Array, Array]
+        x: Array, scanned: tuple[LayerParams, Array, Array]
     ) -> tuple[Array, tuple[Array, Array]]:
         parameters, keys, values = scanned
         block: Block = nnx.merge(graph, parameters)

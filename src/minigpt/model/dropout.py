@@ -7,8 +7,11 @@ from jaxtyping import Array, Float, Key
 
 def fold(keys: Key[Array, " batch"] | None, value: int | Array) -> Key[Array, " batch"] | None:
     """Each row's key for one layer, place or head; None stays None (no dropout)."""
-    if keys is None:
-        return None
+    return None if keys is None else fold_rows(keys, value)
+
+
+def fold_rows(keys: Key[Array, " batch"], value: int | Array) -> Key[Array, " batch"]:
+    """Each row's key for one layer, place or head."""
     return jax.vmap(lambda key: jax.random.fold_in(key, value))(keys)
 
 

@@ -15,6 +15,7 @@ Einsum letters: b batch, t position, d embed, c one of q k v, h head, k head dim
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,14 @@ from jaxtyping import Array, Float, Int, Key
 
 from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_with_dropout, causal_attention
-from minigpt.model.dropout import dropout, fold
+from minigpt.model.dropout import dropout, fold, fold_rows
 from minigpt.model.loss import cross_entropy_sum
 
 INIT_STD = 0.02
 VOCAB_MULTIPLE = 128
+FLOAT32 = jnp.dtype(jnp.float32)
 
+LayerParams = nnx.State[Any, Any]
 Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
 
 
@@ -38,7 +41,7 @@ class GPTSpec:
 
     model: ModelConfig
     vocab_size: int
-    compute_dtype: jnp.dtype = jnp.dtype(jnp.float32)
+    compute_dtype: jnp.dtype = FLOAT32
     remat: bool = False
 
     @property
@@ -115,7 +118,10 @@ class MLP(nnx.Module):
 
     def __call__(self, x: Float[Array, "batch seq embed"]) -> Float[Array, "batch seq embed"]:
         """``gelu(x up + b) down + b``, in float32."""
-        up, down = self.up_kernel[...].astype(self.dtype), self.down_kernel[...].astype(self.dtype)
+        up, down = (
+            self.up_kernel[...].astype(self.dtype),
+            self.down_kernel[...].astype(self.dtype),
+        )
         hidden = jnp.einsum("btd,fd->btf", x.astype(self.dtype), up)
         hidden = jax.nn.gelu(hidden.astype(jnp.float32) + self.up_bias[...], approximate=True)
         out = jnp.einsum("btf,df->btd", hidden.astype(self.dtype), down)
@@ -148,7 +154,7 @@ class Block(nnx.Module):
         if keys is None or rate == 0.0:
             heads = causal_attention(q, k, v)
         else:
-            heads = attention_with_dropout(q, k, v, rate, fold(keys, 0))
+            heads = attention_with_dropout(q, k, v, rate, fold_rows(keys, 0))
         x = x + dropout(self.attention.project(heads), rate, fold(keys, 1))
         return x + dropout(self.mlp(self.mlp_norm(x)), rate, fold(keys, 2))
 
@@ -187,7 +193,7 @@ class GPT(nnx.Module):
         x = dropout(x, self.spec.model.dropout, fold(keys, 0))
         graphdef, layers = nnx.split(self.blocks)
 
-        def layer(x: Array, indexed: tuple[nnx.State, Array]) -> tuple[Array, None]:
+        def layer(x: Array, indexed: tuple[LayerParams, Array]) -> tuple[Array, None]:
             parameters, index = indexed
             return nnx.merge(graphdef, parameters)(x, fold(keys, index)), None
 

@@ -104,8 +104,6 @@ def _logits(
     return logits, ids == targets[..., None]
 
 
-def target_weights(
-    lengths: Int[Array, " batch"], seq_length: int
-) -> Float[Array, "batch seq"]:
+def target_weights(lengths: Int[Array, " batch"], seq_length: int) -> Float[Array, "batch seq"]:
     """1 for each target within its row's valid tokens, else 0."""
     return (jnp.arange(1, seq_length + 1) < lengths[:, None]).astype(jnp.float32)

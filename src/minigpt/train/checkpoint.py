@@ -3,11 +3,11 @@
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, cast
 
 import jax
 import numpy as np
@@ -15,7 +15,6 @@ import orbax.checkpoint as ocp
 
 from minigpt.errors import CheckpointError
 from minigpt.train.state import Params, TrainState
-
 
 SIZES_FILE = "sizes.json"
 
@@ -97,7 +96,7 @@ class Checkpoints:
                 self._saving = None
 
     @contextmanager
-    def _explained_errors(self) -> Iterator[None]:
+    def _explained_errors(self) -> Generator[None]:
         try:
             yield
         except (OSError, ValueError, RuntimeError) as error:  # what Orbax and TensorStore raise
@@ -145,14 +144,15 @@ class Checkpoints:
 
     def _read_newest(
         self, **targets: ocp.args.CheckpointArgs
-    ) -> tuple[ocp.args.Composite, tuple[int, ...]]:
+    ) -> tuple[Mapping[str, Any], tuple[int, ...]]:
         """Items of the newest readable checkpoint, and the steps of newer, unreadable ones."""
         reasons: dict[int, str] = {}
         for step in reversed(self.steps()):
             wanted = ocp.args.Composite(progress=ocp.args.JsonRestore(), **targets)
             try:
                 _check_sizes(self.directory / str(step))
-                return self._manager.restore(step, args=wanted), tuple(reasons)
+                items = self._manager.restore(step, args=wanted)
+                return cast("Mapping[str, Any]", items), tuple(reasons)
             except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
                 reasons[step] = root_cause(error)
         if not reasons:

@@ -4,18 +4,28 @@ import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch, BatchSource
-from minigpt.errors import Interrupted, NonFiniteError
+from minigpt.errors import InterruptedRunError, NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.metrics import Record, Sink, StepTimer, Stopwatch
 from minigpt.train.signals import StopSignals
 from minigpt.train.state import Params, TrainState
 from minigpt.train.step import StepMetrics
+
+
+class HostMetrics(NamedTuple):
+    """``StepMetrics`` after it was read back."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    num_tokens: float
+
 
 Sampler = Callable[[Params], Sequence[tuple[str, str]]]
 
@@ -59,7 +69,7 @@ def fit(training: Training, state: TrainState, progress: Progress) -> FitResult:
 
     Raises:
         NonFiniteError: the loss or the gradient norm is not finite; nothing of that step is saved.
-        Interrupted: a signal came; the state was saved.
+        InterruptedRunError: a signal came; the state was saved.
         CheckpointError: a checkpoint could not be written.
     """
     return _Fit(training, state, progress).run()
@@ -111,6 +121,7 @@ class _Fit:
         compiled = self.training.train_step.lower(self.state, batch).compile()
         seconds = self.count_elapsed()
         memory = compiled.memory_analysis()
+        assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
         needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
         self.training.notify(
             f"compiled the step in {seconds:.1f} s; it needs {needed / 2**20:.0f} MiB of memory"
@@ -121,7 +132,7 @@ class _Fit:
         """Bring the progress up to the last dispatched step; waits for that step."""
         if self.unread is None:
             return
-        metrics = StepMetrics(*(value.item() for value in jax.device_get(self.unread)))
+        metrics = HostMetrics(*map(float, jax.device_get(self.unread)))
         self.unread = None
         step, tokens = self.progress.step + 1, int(metrics.num_tokens)
         if not (math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)):
@@ -141,7 +152,7 @@ class _Fit:
         if step % self.config.log_every == 0 or step == self.config.steps:
             self.log(metrics)
 
-    def log(self, metrics: StepMetrics) -> None:
+    def log(self, metrics: HostMetrics) -> None:
         record = Record(
             step=self.progress.step,
             split="train",
@@ -222,7 +233,7 @@ class _Fit:
         if number is None:
             return
         self.save_now()
-        raise Interrupted(
+        raise InterruptedRunError(
             f"stopped by {signal.Signals(number).name} after step {self.progress.step}, which is "
             "saved; run the same command again to continue",
             signal_number=number,

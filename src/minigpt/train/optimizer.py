@@ -41,7 +41,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
 def decay_mask(params: Any) -> Any:  # noqa: ANN401 - a tree of parameters
     """True for matrices. By name: stacked layers give biases two dimensions as well."""
 
-    def is_matrix(path: jax.tree_util.KeyPath, _: jax.Array) -> bool:
+    def is_matrix(path: tuple[Any, ...], _: jax.Array) -> bool:
         name = str(getattr(path[-1], "key", path[-1]))
         return name.endswith(DECAYED)
 

@@ -18,6 +18,7 @@ _FREE_FIELDS = {
     "train.steps": "a run may be made longer",
     "train.log_every": "what is written",
     "train.eval_every": "what is written",
+    "train.eval_rows": "what is written",
     "train.sample_every": "what is written",
     "train.target_loss": "when to stop",
     "train.peak_flops": "what is written",
@@ -119,7 +120,7 @@ def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What differs between two corpus identities, file by file."""
     if "files" not in old or "files" not in new:
         return [f"data: {_describe(old)} there, {_describe(new)} here"] * (dict(old) != dict(new))
-    before, after = ({name: digest for name, digest in side["files"]} for side in (old, new))
+    before, after = (dict(side["files"]) for side in (old, new))
     changes = [
         f"data file {name}: {_verdict(name, before, after)}"
         for name in after | before

@@ -1,19 +1,19 @@
 """SIGTERM and Ctrl-C: stop at once while nothing can be lost, else at the next step."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Self
 
-from minigpt.errors import Interrupted
+from minigpt.errors import InterruptedRunError
 
 
 class StopSignals:
     """Holds the handlers while it is entered.
 
-    Outside ``deferred()`` a signal raises ``Interrupted`` at once. Inside, it is remembered in
-    ``received`` and the loop looks; a second Ctrl-C raises all the same.
+    Outside ``deferred()`` a signal raises ``InterruptedRunError`` at once. Inside, it is
+    remembered in ``received`` and the loop looks; a second Ctrl-C raises all the same.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def deferred(self) -> Generator[None]:
         """Remember signals instead of raising."""
         self._deferred = True
         try:
@@ -47,6 +47,6 @@ class StopSignals:
         again = self.received == number == signal.SIGINT
         self.received = number
         if again or not self._deferred:
-            raise Interrupted(
+            raise InterruptedRunError(
                 f"stopped by {signal.Signals(number).name}", signal_number=number
             )

@@ -17,7 +17,9 @@ Params = dict[str, Any]
 
 
 @partial(
-    jax.tree_util.register_dataclass, data_fields=["step", "params", "opt_state"], meta_fields=[]
+    jax.tree_util.register_dataclass,
+    data_fields=["step", "params", "opt_state"],
+    meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class TrainState:
@@ -48,9 +50,7 @@ def init_params(spec: GPTSpec, seed: int) -> Params:
     return nnx.to_pure_dict(nnx.state(GPT(spec, nnx.Rngs(seed))))
 
 
-def init_state(
-    spec: GPTSpec, optimizer: optax.GradientTransformation, seed: int
-) -> TrainState:
+def init_state(spec: GPTSpec, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
     """The state before the first step, compiled as one program."""
 
     @jax.jit

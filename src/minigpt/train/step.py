@@ -1,7 +1,7 @@
 """One optimizer step: microbatches, one normalisation, one clip, one update."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,8 @@ def make_train_step(config: Config, spec: GPTSpec) -> jax.stages.Wrapped:
             scale = jnp.minimum(1.0, config.optimizer.clip_norm / grad_norm)
             gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = StepMetrics(loss, grad_norm, schedule(state.step), num_tokens)
+        params = cast("Params", optax.apply_updates(state.params, updates))
+        metrics = StepMetrics(loss, grad_norm, jnp.asarray(schedule(state.step)), num_tokens)
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return jax.jit(train_step, donate_argnums=0)

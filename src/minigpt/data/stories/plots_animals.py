@@ -55,16 +55,10 @@ def greedy(t: Teller) -> None:
     t.tell(f"{hero} had nothing left.", f"Now {hero} was the hungry one.")
     t.says(hero, f"My {hoard.food}! What shall I do?", "Now I have nothing at all!", mood="sad")
     t.tell(f"{hero} sat in the cold and cried.", f"{hero} was too ashamed to ask anybody.")
-    t.tell(
-        f"But who came up the path? It was {neighbor}.", f"{neighbor} heard about it and came."
-    )
-    t.says(
-        neighbor, "I found some roots. You can have half.", "Come and eat with me.", mood="kind"
-    )
+    t.tell(f"But who came up the path? It was {neighbor}.", f"{neighbor} heard about it and came.")
+    t.says(neighbor, "I found some roots. You can have half.", "Come and eat with me.", mood="kind")
     t.says(hero, "But I gave you nothing!", "After I was so mean to you?", mood="shy")
-    t.says(
-        neighbor, "I know how it feels to be hungry.", "Nobody should be hungry.", mood="answer"
-    )
+    t.says(neighbor, "I know how it feels to be hungry.", "Nobody should be hungry.", mood="answer")
     t.paragraph()
     t.tell(
         f"{hero} ate, and {hero.he} felt warm inside and sorry at the same time.",
@@ -113,9 +107,7 @@ def small_helper(t: Teller) -> None:
         f"{t.day()}, {small} met {big} on the path.",
         f"{t.day()}, {small} and {big} met at the stream.",
     )
-    t.says(
-        small, "Good day! Shall we be friends?", "If you ever need help, call me!", mood="happy"
-    )
+    t.says(small, "Good day! Shall we be friends?", "If you ever need help, call me!", mood="happy")
     t.tell(f"{big} laughed so hard that the leaves shook.", f"{big} looked down and grinned.")
     t.says(
         big,
@@ -126,9 +118,7 @@ def small_helper(t: Teller) -> None:
     t.perhaps(f"{small} felt hurt, but {small.he} was polite and said goodbye.")
     t.paragraph()
     t.tell(f"Some days later, {big} {trouble}.".format(him=big.him, his=big.his))
-    t.tell(
-        f"{big} roared and pulled, but it only got worse.", f"{big} could not get free of it."
-    )
+    t.tell(f"{big} roared and pulled, but it only got worse.", f"{big} could not get free of it.")
     t.tell(
         "The other animals heard it, but they were afraid and ran away.",
         f"A bird came to look, but it could not help {big}.",
@@ -138,9 +128,7 @@ def small_helper(t: Teller) -> None:
         f"{small} heard {big} and came as fast as such short legs can run.",
         f"Far away, {small} sat up and listened. Then {small.he} ran.",
     )
-    t.says(
-        small, "Hold still. I can do it.", "Don't move. This needs little paws.", mood="kind"
-    )
+    t.says(small, "Hold still. I can do it.", "Don't move. This needs little paws.", mood="kind")
     t.tell(f"{small} {rescue}.", f"It took a long time, but {small} {rescue}.")
     t.paragraph()
     t.tell(f"{big} was free!" if "thorn" not in rescue else f"{big} could walk again!")
@@ -171,9 +159,7 @@ def race(t: Teller) -> None:
     hero = t.animal()
     rival = t.animal()
     judge = t.wise_animal()
-    prize = t.pick(
-        ("a golden leaf", "a basket of berries", "a crown of flowers", "a honey cake")
-    )
+    prize = t.pick(("a golden leaf", "a basket of berries", "a crown of flowers", "a honey cake"))
     goal = t.pick(("the tall pine", "the stone bridge", "the old mill", "the far meadow"))
     t.meet(hero)
     t.tell(f"Every morning, {hero} ran a little, for the big race was near.")
@@ -201,9 +187,7 @@ def race(t: Teller) -> None:
         t.tell(f"Now {hero} could win, but {hero.he} stopped.", f"{hero} saw it and stopped.")
         t.says(hero, "Come, lean on me.", "A race is not as important as you.", mood="kind")
         t.tell(f"Side by side, {hero} and {rival} walked back. They were the very last.")
-        t.tell(
-            "But everybody clapped for them the loudest.", "It was quiet, and then all cheered."
-        )
+        t.tell("But everybody clapped for them the loudest.", "It was quiet, and then all cheered.")
         t.says(
             judge,
             f"Today, {prize} goes to the kindest heart.",
@@ -218,9 +202,7 @@ def race(t: Teller) -> None:
             f"At {goal}, {rival} looked back and saw nobody.",
             f"{rival} was so far ahead that it became boring.",
         )
-        t.says(
-            rival, "I have time for a little nap.", "I will rest and eat some berries first."
-        )
+        t.says(rival, "I have time for a little nap.", "I will rest and eat some berries first.")
         t.tell(f"{hero} was tired, but {hero.he} kept going, step after step.")
         t.tell(
             f"When {rival} looked up again, {hero} was almost back.",
@@ -228,9 +210,7 @@ def race(t: Teller) -> None:
         )
         t.says(judge, f"{hero} is the winner!", f"The prize goes to {hero}!")
         t.tell(f"{hero} got the prize and shared the joy with everybody.")
-        t.says(
-            rival, "You never stopped. Well done.", "Next time, I will not boast.", mood="shy"
-        )
+        t.says(rival, "You never stopped. Well done.", "Next time, I will not boast.", mood="shy")
         truths = ("it is better to keep going than to boast", "steady work wins in the end")
         habits = ("kept going when things were hard", "ran every morning, steady as ever")
     t.evening(hero, "the race")
@@ -255,9 +235,7 @@ def room_for_all(t: Teller) -> None:
         f"One night, there was a storm with wind and {storm}.",
     )
     t.tell(f"{hero} had just sat down with some {treat}.", f"{hero} was about to eat {treat}.")
-    for guest, plea, welcome in zip(
-        guests, t.some(PLEAS, 3), t.some(WELCOMES, 3), strict=False
-    ):
+    for guest, plea, welcome in zip(guests, t.some(PLEAS, 3), t.some(WELCOMES, 3), strict=False):
         t.paragraph()
         t.tell(
             f"Knock, knock! There stood {a(guest.kind)} named {guest}.",
@@ -269,16 +247,10 @@ def room_for_all(t: Teller) -> None:
     t.tell("Now it was so full that nobody could turn around.", "They sat nose to nose.")
     t.tell(f"They shared the {treat}. It was not much, but nobody minded.")
     t.perhaps(f"{guests[0]} told a long story.", f"{guests[-1]} sang a song about summer.")
-    t.tell(
-        "Then the fire went out, and it became cold.", "In the night, a part of the roof broke."
-    )
+    t.tell("Then the fire went out, and it became cold.", "In the night, a part of the roof broke.")
     t.says(hero, "Oh no! What shall we do now?", "I cannot fix this alone!", mood="sad")
-    t.says(
-        guests[0], "You are not alone.", "You helped us, and now we will help you.", mood="kind"
-    )
-    t.tell(
-        f"{listed([guest.name for guest in guests])} went to work, and soon it was warm again."
-    )
+    t.says(guests[0], "You are not alone.", "You helped us, and now we will help you.", mood="kind")
+    t.tell(f"{listed([guest.name for guest in guests])} went to work, and soon it was warm again.")
     t.tell(f"In the morning, the storm was over, and {hero} had new friends.")
     t.moral(
         hero,

@@ -60,9 +60,7 @@ def hurt_animal(t: Teller) -> None:
     t.tell(f"They went back to {place.name}, and {hero} opened the {box}.")
     t.tell(f"{name} looked back once and then {patient.leave}.", f"{name} {patient.leave}.")
     t.says(hero, f"Goodbye, {name}!", f"Be happy, {name}!", mood="kind")
-    t.perhaps(
-        f"In spring, {hero} saw {a(patient.kind)} {spot}. Was it {name}? {hero} was sure."
-    )
+    t.perhaps(f"In spring, {hero} saw {a(patient.kind)} {spot}. Was it {name}? {hero} was sure.")
     t.moral(
         hero,
         (
@@ -94,9 +92,7 @@ def lost_baby(t: Teller) -> None:
         "I will take you home, little one.",
         mood="kind",
     )
-    t.perhaps(
-        f"{hero} wrapped the {lost.kind} in a scarf.", f"The {lost.kind} followed close by."
-    )
+    t.perhaps(f"{hero} wrapped the {lost.kind} in a scarf.", f"The {lost.kind} followed close by.")
     for other in others:
         t.paragraph()
         t.tell(

@@ -82,9 +82,7 @@ def new_friend(t: Teller) -> None:
         f"{friend} stood all alone and held {a(toy)}.",
         f"{friend} did not talk to anybody and only looked at the {toy} in {friend.his} hands.",
     )
-    t.tell(
-        "The other children ran past and did not stop.", "Nobody asked the new child to play."
-    )
+    t.tell("The other children ran past and did not stop.", "Nobody asked the new child to play.")
     t.perhaps(f"{hero} remembered how it felt to be alone.", f"{hero} felt sorry for {friend}.")
     t.paragraph()
     t.tell(f"So {hero} walked over.", f"{hero} was a little shy, too, but went over anyway.")
@@ -174,9 +172,7 @@ def building(t: Teller) -> None:
             "Don't be sad. Look closely. Why did it go wrong?",
             mood="kind",
         )
-    t.says(
-        hero, f"I know! We must {project.better}.", f"Next time, we should {project.better}."
-    )
+    t.says(hero, f"I know! We must {project.better}.", f"Next time, we should {project.better}.")
     t.paragraph()
     t.tell(
         "So they started again, slowly and carefully.",
@@ -216,9 +212,7 @@ def learning(t: Teller) -> None:
     t.perhaps(f"{hero.He} tried again, and {skill.fail}.", "The second time was no better.")
     t.says(hero, f"I will never learn to {skill.do}!", f"I hate {skill.doing}!", mood="sad")
     t.tell(f"{friend} did not laugh.", f"{friend} came and sat down beside {hero}.")
-    t.says(
-        friend, "It took me a long time, too.", "Nobody can do it the first time.", mood="kind"
-    )
+    t.says(friend, "It took me a long time, too.", "Nobody can do it the first time.", mood="kind")
     t.paragraph()
     t.tell(f"The next day, {elder} had time to help.", f"Then {hero} asked {elder} for help.")
     t.says(elder, f"I will tell you a secret. {skill.tip}", skill.tip, mood="kind")
@@ -230,9 +224,7 @@ def learning(t: Teller) -> None:
     )
     t.perhaps("Some days were good, and some days were bad.", f"{friend} often came to watch.")
     t.paragraph()
-    t.tell(
-        f"Then, one day, it happened. {hero} {skill.win}!", f"And one day, {hero} {skill.win}!"
-    )
+    t.tell(f"Then, one day, it happened. {hero} {skill.win}!", f"And one day, {hero} {skill.win}!")
     t.says(hero, f"Look! I can {skill.do}!", "I did it! I really did it!", mood="happy")
     t.tell(f"{elder} clapped, and {friend} cheered.", f"{friend} ran to tell everybody.")
     t.perhaps(f"Soon {hero} was teaching the little ones how to {skill.do}.")

@@ -23,9 +23,7 @@ def sharing(t: Teller) -> None:
         f"{t.day()}, a friend named {friend} knocked on {hero}'s door.",
     )
     t.says(friend, f"What a nice {toy}! May I try it?", f"Can I play with your {toy}, please?")
-    t.says(
-        hero, "No, it is mine!", "No! You might break it!", "Go away, it is mine!", mood="cross"
-    )
+    t.says(hero, "No, it is mine!", "No! You might break it!", "Go away, it is mine!", mood="cross")
     t.tell(
         f"{hero} held the {toy} so tightly that {hero.his} fingers hurt."
         if hero.kind in ("girl", "boy")
@@ -111,9 +109,7 @@ def night_noise(t: Teller) -> None:
         "Did you have a bad dream?",
         mood="kind",
     )
-    t.says(
-        hero, f"There is {fear.guess} {fear.where}!", f"I {fear.sense} {fear.what}!", mood="sad"
-    )
+    t.says(hero, f"There is {fear.guess} {fear.where}!", f"I {fear.sense} {fear.what}!", mood="sad")
     t.tell(f"{elder} did not laugh.", f"{elder} gave {hero} a hug.")
     t.says(
         elder,
@@ -241,9 +237,7 @@ def helping_neighbor(t: Teller) -> None:
         f"{hero} wanted to go and play, but {hero.he} could not just walk past.",
         f"{hero} stopped. {elder} looked so tired.",
     )
-    t.says(
-        hero, "Wait, I will help you!", "May I help you?", "I can do that for you!", mood="kind"
-    )
+    t.says(hero, "Wait, I will help you!", "May I help you?", "I can do that for you!", mood="kind")
     t.perhaps(f"{elder} smiled for the first time that day.", f"{elder} was surprised.")
     t.paragraph()
     t.tell(f"{hero} {task.work}.", f"So {hero} {task.work}.")
@@ -254,9 +248,7 @@ def helping_neighbor(t: Teller) -> None:
     )
     if t.chance():
         t.tell(f"Then {friend} came by.", f"After some time, {friend} came along the street.")
-        t.says(
-            friend, "There you are! Let me help, too.", "With three of us, it will go faster!"
-        )
+        t.says(friend, "There you are! Let me help, too.", "With three of us, it will go faster!")
     t.tell(f"In the end, {task.done}.", f"Before the sun went down, {task.done}.")
     t.paragraph()
     t.says(

@@ -93,9 +93,7 @@ def growing(t: Teller) -> None:
         f"After one day, {hero} looked into the {pot}. Nothing!",
     )
     t.says(hero, "Why does it not grow?", "How long does it take?", "It is broken!", mood="sad")
-    t.says(
-        elder, "Good things take time.", "It is growing where you cannot see it.", mood="answer"
-    )
+    t.says(elder, "Good things take time.", "It is growing where you cannot see it.", mood="answer")
     t.paragraph()
     t.tell(
         f"{hero} sang to the {pot}, and {hero.he} even danced for it, but nothing happened.",
@@ -113,9 +111,7 @@ def growing(t: Teller) -> None:
         f"One morning, {hero} saw {plant.sprout} in the {pot}.",
     )
     t.says(hero, "It is alive!", "Come and look! It is growing!", mood="happy")
-    t.perhaps(
-        f"{elder} came running in slippers to see it.", f"{hero} did not dare to touch it."
-    )
+    t.perhaps(f"{elder} came running in slippers to see it.", f"{hero} did not dare to touch it.")
     t.tell(
         f"By the end of summer, it had become {plant.grown}.",
         f"It grew and grew. In the end, there was {plant.grown}.",
@@ -148,9 +144,7 @@ def rain(t: Teller) -> None:
         "But when the day came, the sky was gray, and rain fell on the roof.",
         "But that morning, there was thunder, and the rain came down in buckets.",
     )
-    t.tell(
-        f"{hero} pressed {hero.his} nose against the window.", f"{hero} looked at the basket."
-    )
+    t.tell(f"{hero} pressed {hero.his} nose against the window.", f"{hero} looked at the basket.")
     t.says(hero, f"Now we cannot go to {place.name}!", "Our day is ruined!", mood="sad")
     t.tell(
         f"{friend} came in with dripping boots and a long face.",
@@ -184,9 +178,7 @@ def rain(t: Teller) -> None:
     if t.chance():
         t.tell("When the rain stopped, there was a rainbow.", "At last, the sun came out.")
         t.tell(f"{hero} and {friend} ran outside and jumped in every puddle.")
-    t.says(
-        friend, "This was better than a real picnic!", "I hope it rains again!", mood="happy"
-    )
+    t.says(friend, "This was better than a real picnic!", "I hope it rains again!", mood="happy")
     t.evening(hero, "the picnic on the floor")
     t.moral(
         hero,
@@ -219,9 +211,7 @@ def adventure(t: Teller) -> None:
         f"{t.day()}, {hero} and {hero.his} friend {friend} found a path that was new to them.",
         f"{t.day()}, {hero} and {hero.his} friend {friend} saw a narrow path in the grass.",
     )
-    t.says(
-        friend, "Let's find out where it goes!", "I wonder what is at the end!", mood="happy"
-    )
+    t.says(friend, "Let's find out where it goes!", "I wonder what is at the end!", mood="happy")
     t.says(
         hero,
         f"I will drop some {trail}, so that we can find the way back.",
@@ -245,9 +235,7 @@ def adventure(t: Teller) -> None:
         f"{hero} was scared, too, but then {hero.he} remembered the {trail}.",
         f"{hero} took {friend} by the hand and thought of the {trail}.",
     )
-    t.says(
-        hero, f"Look for the {trail}. They will lead us home.", "Don't cry. I marked the way!"
-    )
+    t.says(hero, f"Look for the {trail}. They will lead us home.", "Don't cry. I marked the way!")
     t.tell(
         f"One by one, they found the {trail}, {way} and back to the old gate.",
         f"They went from one to the next, and the {trail} led them home.",

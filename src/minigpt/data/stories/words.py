@@ -94,17 +94,13 @@ WILD_PLACES = (
     Place("the garden", "in the garden", ("under the roses", "behind the shed", "by the wall")),
     Place("the meadow", "in the meadow", ("in the grass", "by the fence", "near the creek")),
     Place("the lake", "at the lake", ("under a boat", "in the reeds", "behind a willow tree")),
-    Place(
-        "the orchard", "in the orchard", ("under a ladder", "behind a pear tree", "by a cart")
-    ),
+    Place("the orchard", "in the orchard", ("under a ladder", "behind a pear tree", "by a cart")),
 )
 PLACES = (
     *WILD_PLACES,
     Place("the beach", "at the beach", ("behind a big rock", "near the boats", "in the dunes")),
     Place("the farm", "at the farm", ("in the barn", "behind the haystack", "by the gate")),
-    Place(
-        "the market", "at the market", ("under a cart", "by the well", "near the fish stall")
-    ),
+    Place("the market", "at the market", ("under a cart", "by the well", "near the fish stall")),
     Place("the zoo", "at the zoo", ("near the monkeys", "by the snack stand", "under a bench")),
 )
 

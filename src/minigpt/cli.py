@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _unknown(name: str, valid: Sequence[str] | dict[str, object], what: str) -> str:
+def _unknown(name: str, valid: Iterable[str], what: str) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, list(valid), n=1)
@@ -191,6 +191,8 @@ def _data(arguments: list[str]) -> None:
     from minigpt.data.fetch import dataset, fetch
     from minigpt.train.console import byte_progress
 
+    if arguments and arguments[0] in ("-h", "--help"):
+        arguments = ["fetch", "--help"]
     if not arguments or arguments[0] != "fetch":
         given = arguments[0] if arguments else ""
         raise ConfigError(f"minigpt data: {_unknown(given, ['fetch'], 'action')}")

@@ -34,7 +34,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {str(path)!r} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
         raise ConfigError(f"configuration file {str(path)!r} is not YAML: {error}") from error
     if content is None:
         return {}
@@ -80,14 +80,16 @@ def _replace(base: Any, mapping: Mapping[str, Any], prefix: str, source: str) ->
 
 
 def _suggestion(name: str, hints: Mapping[str, Any], prefix: str) -> str:
-    """The nearest valid name: in this group first, else a field of that name elsewhere."""
-    if close := difflib.get_close_matches(str(name), hints, n=1, cutoff=0.5):
-        return f"; did you mean {prefix + close[0]!r}?"
+    """The nearest valid name: a field of that name elsewhere, else in this group, else near one."""
     everywhere = {
         field.name: f"{group.name}.{field.name}"
         for group in dataclasses.fields(Config)
         for field in dataclasses.fields(typing.get_type_hints(Config)[group.name])
     }
+    if name in everywhere:
+        return f"; did you mean {everywhere[name]!r}?"
+    if close := difflib.get_close_matches(str(name), hints, n=1, cutoff=0.5):
+        return f"; did you mean {prefix + close[0]!r}?"
     if close := difflib.get_close_matches(str(name), everywhere, n=1, cutoff=0.7):
         return f"; did you mean {everywhere[close[0]]!r}?"
     return f"; valid here: {', '.join(hints)}"
@@ -106,7 +108,7 @@ def _checked(value: Any, hint: Any, path: str, source: str) -> Any:  # noqa: ANN
         if option is float and type(value) in (int, float, str):
             try:
                 return float(value)
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
     expected = " or ".join(_describe(option) for option in options)
     raise ConfigError(

@@ -20,7 +20,7 @@ class Batch(NamedTuple):
             only fills up the batch.
     """
 
-    tokens: Int32[Any, "rows seq+1"]
+    tokens: Int32[Any, "rows row"]
     lengths: Int32[Any, " rows"]
 
 

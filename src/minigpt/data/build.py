@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from minigpt.config import Config
 from minigpt.data.corpus import Corpus, Piece, ReadCounts, open_corpus
-from minigpt.data.store import SPLITS, Split, SplitWriter, StoreSpec, TokenStore, publish
+from minigpt.data.store import SPLITS, Split, SplitIndex, SplitWriter, StoreSpec, TokenStore, publish
 from minigpt.data.tokenizer import Tokenizer, load_tokenizer
 from minigpt.errors import DataError
 
@@ -58,7 +58,7 @@ def build(
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         counts = ReadCounts()
-        writers: dict[Split, SplitWriter] = {
+        writers: dict[Split, SplitIndex, SplitWriter] = {
             split: SplitWriter(building, split, spec, tokenizer.end_of_text) for split in SPLITS
         }
         choose = ValidationChoice(spec.val_fraction)
@@ -67,7 +67,9 @@ def build(
             for piece, tokens in zip(batch, token_arrays, strict=True):
                 writers[choose.next_split()].add(tokens, first=piece.first, last=piece.last)
             progress(min(counts.num_bytes, total), total)
-        splits = {split: writer.finish() for split, writer in writers.items()}
+        splits: dict[Split, SplitIndex] = {
+            split: writer.finish() for split, writer in writers.items()
+        }
         progress(total, total)
         return publish(
             building,

@@ -205,7 +205,7 @@ class GPT(nnx.Module):
 
     def loss_sum(
         self,
-        tokens: Int[Array, "batch seq+1"],
+        tokens: Int[Array, "batch row"],
         weights: Float[Array, "batch seq"],
         keys: Key[Array, " batch"] | None = None,
     ) -> Float[Array, ""]:

@@ -120,18 +120,32 @@ def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What differs between two corpus identities, file by file."""
     if "files" not in old or "files" not in new:
         return [f"data: {_describe(old)} there, {_describe(new)} here"] * (dict(old) != dict(new))
-    before, after = (dict(side["files"]) for side in (old, new))
+    before, after = _hashes_by_name(old), _hashes_by_name(new)
     changes = [
         f"data file {name}: {_verdict(name, before, after)}"
         for name in after | before
         if before.get(name) != after.get(name)
     ]
+    if not changes and _names(old) != _names(new):
+        changes.append(f"data files: in the order {_names(old)} there, {_names(new)} here")
     if old["max_stories"] != new["max_stories"]:
         changes.append(f"data.max_stories: {old['max_stories']} there, {new['max_stories']} here")
     return changes
 
 
-def _verdict(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _hashes_by_name(identity: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Contents under each name, in order: files in several folders may share a name."""
+    hashes: dict[str, list[str]] = {}
+    for name, digest in identity["files"]:
+        hashes.setdefault(name, []).append(digest)
+    return hashes
+
+
+def _names(identity: Mapping[str, Any]) -> str:
+    return ", ".join(name for name, _ in identity["files"])
+
+
+def _verdict(name: str, before: Mapping[str, object], after: Mapping[str, object]) -> str:
     if name not in after:
         return "used there, missing here"
     return "its content changed" if name in before else "new here"
@@ -139,7 +153,7 @@ def _verdict(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
 
 def _describe(identity: Mapping[str, Any]) -> str:
     if "files" in identity:
-        return f"files {', '.join(name for name, _ in identity['files'])}"
+        return f"files {_names(identity)}"
     return (
         f"the built-in corpus ({identity.get('num_stories')} stories, "
         f"generator {str(identity.get('builtin'))[:8]})"

@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from minigpt.model.attention import attention_with_dropout, blocked_attention, causal_attention
+
+
+@jax.jit
+def plain(q, k, v):
+    scores = jnp.einsum("bthk,bshk->bhts", q, k) / jnp.sqrt(q.shape[-1])
+    visible = jnp.tril(jnp.ones((q.shape[1], q.shape[1]), bool))
+    scores = jnp.where(visible[None, None], scores, -jnp.inf)
+    return jnp.einsum("bhts,bshk->bthk", jax.nn.softmax(scores), v)
+
+
+def operands(seq, dtype=jnp.float32):
+    return [
+        jax.random.normal(k, (2, seq, 3, 8), dtype) for k in jax.random.split(jax.random.key(0), 3)
+    ]
+
+
+@pytest.mark.parametrize("seq", [1, 16, 128, 200, 300])
+def test_blocks_equal_the_textbook_and_its_gradients(seq):
+    def outputs(attention):
+        def score(q, k, v):
+            return (attention(q, k, v) * jnp.sin(jnp.arange(8.0))).sum()
+
+        return attention(*operands(seq)), jax.jit(jax.grad(score, (0, 1, 2)))(*operands(seq))
+
+    ours, theirs = outputs(blocked_attention), outputs(plain)
+    np.testing.assert_allclose(ours[0], theirs[0], atol=2e-6)
+    for got, expected in zip(ours[1], theirs[1], strict=True):
+        np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def test_the_future_is_not_seen():
+    q, k, v = operands(150)
+    changed = [x.at[:, 140:].set(9.0) for x in (q, k, v)]
+    before, after = causal_attention(q, k, v), causal_attention(*changed)
+    np.testing.assert_array_equal(before[:, :140], after[:, :140])
+
+
+def test_bfloat16_is_close():
+    got = causal_attention(*operands(130, jnp.bfloat16))
+    assert got.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        got.astype(jnp.float32),
+        plain(*(x.astype(jnp.float32) for x in operands(130, jnp.bfloat16))),
+        atol=0.03,
+    )
+
+
+def test_dropout_of_attention_weights():
+    q, k, _ = operands(64)
+    ones = jnp.ones_like(q)
+    keys = jax.random.split(jax.random.key(1), 2)
+    kept = attention_with_dropout(q, k, ones, 0.25, keys)  # the mass that was not dropped
+    assert float(kept.std()) > 0.1
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.1)
+    np.testing.assert_array_equal(kept, attention_with_dropout(q, k, ones, 0.25, keys))
+    one_row = attention_with_dropout(q[1:], k[1:], ones[1:], 0.25, keys[1:])
+    np.testing.assert_allclose(kept[1:], one_row, atol=1e-6)

@@ -1,4 +1,5 @@
 import os
+import tempfile
 
 import jax
 import pytest
@@ -13,6 +14,10 @@ os.environ.setdefault(
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
+
+# Tests compile the same small programs many times over.
+jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="minigpt-tests-"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 install_import_hook("minigpt", "typecheck.check_types")
 

@@ -29,14 +29,14 @@ TRAIN_OPTIONS = """
     train.eval-every train.eval-rows train.sample-every train.target-loss train.peak-flops
     parallel.microbatches parallel.remat
     checkpoint.every checkpoint.keep
-""".split()
+"""
 
-SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json".split()
+SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
 
 COMMANDS = ["train", "sample", "bench", "data"]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
-FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|^[+-]-+[+-]?$", re.MULTILINE)
+FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|-{5,}", re.MULTILINE)
 
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "grain", "numpy", "tiktoken", "tensorboardX"}
 
@@ -120,10 +120,12 @@ def test_version(minigpt, argument):
 
 
 def test_runs_as_a_module():
-    command = [sys.executable, "-m", "minigpt"]
-    shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    def run(argument):
+        command = [sys.executable, "-m", "minigpt", argument]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    shown, refused = run("--version"), run("trian")
     assert (shown.returncode, shown.stdout) == (0, f"minigpt {__version__}\n")
-    refused = subprocess.run([*command, "trian"], capture_output=True, text=True, timeout=60)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == "minigpt: unknown command 'trian'; did you mean 'train'?\n"
 
@@ -160,14 +162,14 @@ def test_the_options_of_a_configuration_are_frozen(minigpt, command):
     code, out, err = minigpt(*command, "--help")
     assert (code, err) == (0, "")
     assert f"usage: minigpt {command[0]}" in out
-    assert set(re.findall(r"--([a-z]+\.[a-z0-9-]+)", out)) == set(TRAIN_OPTIONS)
+    assert set(re.findall(r"--([a-z]+\.[a-z0-9-]+)", out)) == set(TRAIN_OPTIONS.split())
     assert "--config FILE.yaml" in out
 
 
 def test_the_options_of_sample_are_frozen(minigpt):
     code, out, err = minigpt("sample", "--help")
     assert (code, err) == (0, "")
-    assert set(re.findall(r"--([a-z][a-z0-9-]*)", out)) == set(SAMPLE_OPTIONS)
+    assert set(re.findall(r"--([a-z][a-z0-9-]*)", out)) == set(SAMPLE_OPTIONS.split())
 
 
 @pytest.mark.parametrize("arguments", [["data", "--help"], ["data", "fetch", "-h"]])
@@ -200,7 +202,11 @@ def test_refuses_with_the_nearest_valid_name(refused, arguments, message):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("unknown", ""), ("tinystorie", "Did you mean 'tinystories'?"), ("TinyStories", "tinystories")],
+    [
+        ("unknown", ""),
+        ("tinystorie", "Did you mean 'tinystories'?"),
+        ("TinyStories", "tinystories"),
+    ],
 )
 def test_refuses_to_fetch_an_unknown_corpus(refused, tmp_path, name, hint):
     message = refused("data", "fetch", name)
@@ -358,24 +364,28 @@ def test_the_end_of_training_says_what_next(monkeypatch, minigpt, tmp_path):
         assert fragment in out
 
 
-def test_json_of_sample(monkeypatch, minigpt):
+def test_the_output_of_sample(monkeypatch, capsys):
     from minigpt.generate import run as module
 
     def generate(run, prompts, settings, notify):
         assert (settings.max_tokens, settings.temperature, settings.seed) == (5, 0.0, 3)
-        return [f" after {prompt}é" for prompt in prompts]
+        notify("for people")
+        return [f" after {prompt}\né" for prompt in prompts]
+
+    def sample(*more):
+        assert cli.main(["sample", "runs/mine", *options, *more]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == "for people\n"
+        return captured.out
 
     monkeypatch.setattr(module, "sample_run", generate)
-    options = ("--max-tokens", "5", "--temperature", "0", "--seed", "3", "--prompt", "a", "b")
-    code, out, _ = minigpt("sample", "runs/mine", *options)
-    assert (code, out) == (0, "a after aé --- b after bé ---")
-    code, out, _ = minigpt("sample", "runs/mine", *options, "--json")
-    decoder, results = json.JSONDecoder(), []
-    while out:
-        result, end = decoder.raw_decode(out)
-        results.append(result)
-        out = out[end:].lstrip()
-    assert results == [{"prompt": p, "text": f" after {p}é"} for p in ("a", "b")]
+    options = ["--max-tokens", "5", "--temperature", "0", "--seed", "3"]
+    assert sample() == " after \né\n"
+    assert sample("--prompt", "a", "b") == "a after a\né\n---\nb after b\né\n---\n"
+    lines = sample("--prompt", "a", "b", "--json").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"prompt": prompt, "text": f" after {prompt}\né"} for prompt in ("a", "b")
+    ]
 
 
 # Refusals of the real commands

@@ -120,7 +120,10 @@ def test_a_field_in_the_wrong_group_leads_to_its_own():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("model: {num_layers: many}", "'model.num_layers' must be a whole number, got 'many' (str)"),
+        (
+            "model: {num_layers: many}",
+            "'model.num_layers' must be a whole number, got 'many' (str)",
+        ),
         ("model: {num_layers: '4'}", "'model.num_layers' must be a whole number, got '4' (str)"),
         ("model: {num_layers: 4.0}", "'model.num_layers' must be a whole number, got 4.0 (float)"),
         ("model: {num_layers: true}", "'model.num_layers' must be a whole number, got True (bool)"),

@@ -9,11 +9,9 @@ from minigpt import __version__
 from minigpt.config import (
     CheckpointConfig,
     Config,
-    DataConfig,
     ModelConfig,
     ParallelConfig,
     RunConfig,
-    TrainConfig,
 )
 from minigpt.data.corpus import open_corpus
 from minigpt.errors import CheckpointError, ConfigError
@@ -327,8 +325,7 @@ def test_reading_fewer_stories_is_named(config, texts):
 def test_the_built_in_corpus_instead_of_files(config, texts):
     directory = started(change(config, data__path=str(texts)), identity(texts))
     assert refusal(directory, config, BUILTIN) == [
-        "data: files a.txt, b.txt there, "
-        "the built-in corpus (100 stories, generator 01234567) here"
+        "data: files a.txt, b.txt there, the built-in corpus (100 stories, generator 01234567) here"
     ]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
@@ -24,6 +24,7 @@ class Batch(NamedTuple):
     lengths: Int32[Any, " rows"]
 
 
+@runtime_checkable
 class BatchSource(Protocol):
     """Training batches by step; what the loop is given."""
 

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from minigpt.config import Config
 from minigpt.data.corpus import Corpus, Piece, ReadCounts, open_corpus
-from minigpt.data.store import SPLITS, Split, SplitIndex, SplitWriter, StoreSpec, TokenStore, publish
+from minigpt.data.store import (
+    SPLITS,
+    Split,
+    SplitIndex,
+    SplitWriter,
+    StoreSpec,
+    TokenStore,
+    publish,
+)
 from minigpt.data.tokenizer import Tokenizer, load_tokenizer
 from minigpt.errors import DataError
 
@@ -58,14 +66,17 @@ def build(
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         counts = ReadCounts()
-        writers: dict[Split, SplitIndex, SplitWriter] = {
+        writers: dict[Split, SplitWriter] = {
             split: SplitWriter(building, split, spec, tokenizer.end_of_text) for split in SPLITS
         }
         choose = ValidationChoice(spec.val_fraction)
+        split: Split = "train"
         total = corpus.total_bytes
         for batch, token_arrays in _encoded(corpus.pieces(counts), tokenizer):
             for piece, tokens in zip(batch, token_arrays, strict=True):
-                writers[choose.next_split()].add(tokens, first=piece.first, last=piece.last)
+                if piece.first or spec.layout == "packed":  # a padded row is one whole story
+                    split = choose.next_split()
+                writers[split].add(tokens, first=piece.first, last=piece.last)
             progress(min(counts.num_bytes, total), total)
         splits: dict[Split, SplitIndex] = {
             split: writer.finish() for split, writer in writers.items()
@@ -87,6 +98,8 @@ def build(
 class ValidationChoice:
     """A fixed choice of about ``fraction`` of the pieces, one in each run of ``1 / fraction``.
 
+    (Pieces of packed text, so that one long text has both splits; whole stories if padded.)
+
     Which one of a run is a hash of the run's number, so the choice does not follow a period of
     the text. The second piece is always chosen, so that two are enough to have both splits.
     The choice depends on nothing but the fraction: every seed is judged on the same text.
@@ -107,10 +120,9 @@ class ValidationChoice:
         run = int(self._index * self._fraction)
         if run > self._run:
             self._run = run
-            first = -int(-run // self._fraction)  # smallest index of this run, rounded up
             length = max(1, int(1 / self._fraction))
             digest = hashlib.sha256(f"{_SPLIT_KEY}/{run}".encode()).digest()
-            self._chosen = first + int.from_bytes(digest[:8], "little") % length
+            self._chosen = self._index + int.from_bytes(digest[:8], "little") % length
         return "val" if self._index == self._chosen else "train"
 
 

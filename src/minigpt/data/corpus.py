@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from minigpt.data import stories
 from minigpt.errors import DataError
@@ -23,7 +23,8 @@ BUILTIN_STORIES = 20_000
 _CHUNK_BYTES = 1024 * 1024
 _MAX_REPLACED_SHARE = 0.05
 _SEARCH_BYTES = 64 * 1024
-_SPACE_AFTER_TEXT = re.compile(rb"(?<=\S)[ \n]")
+# A no-break space (0xC2 0xA0) is not text: GPT-2 has tokens of it and spaces in turn.
+_SPACE_AFTER_TEXT = re.compile(rb"(?<=\S)(?<!\xc2\xa0)[ \n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ReadCounts:
     """Characters that stand for bytes which are not UTF-8."""
 
 
+@runtime_checkable
 class Corpus(Protocol):
     """A source of stories with an identity."""
 
@@ -192,7 +194,10 @@ def _hidden(relative: Path) -> bool:
 
 
 def _read_error(file: Path, error: OSError) -> DataError:
-    return DataError(f"data.path {str(file)!r} cannot be read: {error.strerror or error}")
+    return DataError(
+        f"data.path {str(file)!r} cannot be read: {error.strerror or error}; "
+        "make it a readable file or give another"
+    )
 
 
 def _check_is_text(file: Path) -> None:
@@ -271,9 +276,9 @@ def _cut_place(story: bytes, start: int, stop: int) -> int | None:
         return found.start()
     if stop - start < _SEARCH_BYTES:
         return None
-    while story[start] & 0xC0 == 0x80:  # inside a UTF-8 sequence
-        start -= 1
-    return start
+    # A UTF-8 sequence has at most 4 bytes; a longer run of such bytes is no UTF-8 at all.
+    starts = (i for i in range(start, start - 4, -1) if story[i] & 0xC0 != 0x80)
+    return next(starts, start)
 
 
 def _decode(raw: bytes, counts: ReadCounts, file: Path) -> str:

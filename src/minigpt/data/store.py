@@ -75,7 +75,13 @@ class TokenStore:
     def __init__(self, directory: Path) -> None:
         """Read the index and check the sizes of all files against it."""
         self.directory = directory
-        index = json.loads((directory / "index.json").read_text())
+        try:
+            index = json.loads((directory / "index.json").read_text())
+        except ValueError as error:
+            raise DataError(
+                f"the token store is damaged: {str(directory / 'index.json')!r} is not JSON "
+                f"({error}); delete the folder {str(directory)!r} and run again"
+            ) from error
         self.fingerprint: str = index["fingerprint"]
         self.spec: dict[str, Any] = index["spec"]
         self.counts: dict[str, int] = index["counts"]
@@ -88,13 +94,15 @@ class TokenStore:
             self._check_sizes(split)
 
     def _check_sizes(self, split: Split) -> None:
+        index = self.splits[split]
         row_bytes = self.row_length * TOKEN_DTYPE.itemsize
         expected = {
             shard_path(self.directory, split, number): rows * row_bytes
-            for number, rows in enumerate(self.splits[split].shard_rows)
+            for number, rows in enumerate(index.shard_rows)
         }
-        if lengths_path(self.directory, split).exists():
-            size = self.splits[split].num_rows * LENGTH_DTYPE.itemsize
+        has_padding = index.num_tokens < index.num_rows * self.row_length
+        if has_padding or lengths_path(self.directory, split).exists():
+            size = index.num_rows * LENGTH_DTYPE.itemsize
             expected[lengths_path(self.directory, split)] = size
         for path, size in expected.items():
             found = path.stat().st_size if path.exists() else None
@@ -166,6 +174,8 @@ class SplitWriter:
         self._num_pending = 0
         self._shard_rows: list[int] = []
         self._lengths: list[int] = []
+        self._story = np.empty(0, TOKEN_DTYPE)
+        self._story_is_cut = False
         self._num_stories = self._num_truncated = self._num_dropped = self._num_tokens = 0
 
     def add(self, tokens: NDArray[np.uint16], *, first: bool, last: bool) -> None:
@@ -173,12 +183,10 @@ class SplitWriter:
         if last:
             tokens = np.append(tokens, TOKEN_DTYPE.type(self._end_of_text))
             self._num_stories += 1
-        if not self._padded:
+        if self._padded:
+            self._add_padded(tokens, first=first, last=last)
+        else:
             self._add_packed(tokens)
-        elif first:
-            self._add_padded(tokens, complete=last)
-        else:  # the row of this story is full already
-            self._num_dropped += len(tokens)
 
     def _add_packed(self, tokens: NDArray[np.uint16]) -> None:
         self._pending.append(tokens)
@@ -186,16 +194,22 @@ class SplitWriter:
         if self._num_pending >= max(self._row_length, 1 << 18):
             self._write_full_rows()
 
-    def _add_padded(self, tokens: NDArray[np.uint16], *, complete: bool) -> None:
-        kept = tokens[: self._row_length]
-        if len(kept) < len(tokens) or not complete:
-            self._num_truncated += 1
-            self._num_dropped += len(tokens) - len(kept)
-        self._lengths.append(len(kept))
-        self._num_tokens += len(kept)
-        self._write(
-            np.pad(kept, (0, self._row_length - len(kept)), constant_values=self._end_of_text)
-        )
+    def _add_padded(self, tokens: NDArray[np.uint16], *, first: bool, last: bool) -> None:
+        if first:
+            self._story, self._story_is_cut = tokens[:0], False
+        kept = tokens[: self._row_length - len(self._story)]
+        self._story = np.append(self._story, kept)
+        self._story_is_cut |= len(kept) < len(tokens)
+        self._num_dropped += len(tokens) - len(kept)
+        if last:
+            self._num_truncated += self._story_is_cut
+            self._write_padded(self._story)
+
+    def _write_padded(self, tokens: NDArray[np.uint16]) -> None:
+        missing = self._row_length - len(tokens)
+        self._lengths.append(len(tokens))
+        self._num_tokens += len(tokens)
+        self._write(np.pad(tokens, (0, missing), constant_values=self._end_of_text))
 
     def _write_full_rows(self) -> None:
         stream = np.concatenate(self._pending) if self._pending else np.empty(0, TOKEN_DTYPE)
@@ -229,7 +243,7 @@ class SplitWriter:
             if self._split == "val" and len(rest) > 1:
                 full_rows = sum(self._shard_rows)
                 self._lengths = [self._row_length] * full_rows
-                self._add_padded(rest, complete=True)
+                self._write_padded(rest)
             else:
                 self._num_dropped += len(rest)
         if self._lengths:

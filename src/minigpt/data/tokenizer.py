@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ _GPT2_FILES = {
 }
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What the data pipeline and generation need of a tokenizer."""
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -49,7 +49,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(self.directory, options=options)
         self._saving: int | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Checkpoints":
         """Nothing more to open."""
         return self
 
@@ -91,6 +91,7 @@ class Checkpoints:
         """
         with self._explained_errors():
             self._manager.wait_until_finished()
+            self._manager.check_for_errors()
             if self._saving is not None:
                 _write_sizes(self.directory / str(self._saving))
                 self._saving = None

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Any, Literal, Protocol, runtime_checkable
 
 import tensorboardX
 
@@ -41,6 +41,7 @@ class Record:
     """Time in the training loop, over all restarts."""
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Somewhere records and samples go."""
 

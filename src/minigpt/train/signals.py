@@ -4,7 +4,6 @@ import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Self
 
 from minigpt.errors import InterruptedRunError
 
@@ -21,7 +20,7 @@ class StopSignals:
         self.received: int | None = None
         self._deferred = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "StopSignals":
         """Install the handlers (main thread only)."""
         self._previous = {
             number: signal.signal(number, self._handle)

@@ -1,8 +1,6 @@
 """What training carries from step to step."""
 
-import dataclasses
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +14,7 @@ Params = dict[str, Any]
 """Nested dictionaries of float32 arrays, named as the modules of ``model.gpt``."""
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["step", "params", "opt_state"],
-    meta_fields=[],
-)
-@dataclasses.dataclass(frozen=True)
-class TrainState:
+class TrainState(NamedTuple):
     """Steps done (int32 scalar), parameters and optimizer state."""
 
     step: jax.Array

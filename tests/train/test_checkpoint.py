@@ -156,7 +156,6 @@ def test_a_full_disk_keeps_the_checkpoint_before(saved):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert "the checkpoint of step 2 is intact" in str(caught.value)
-    print(caught.value)
     assert "File too large" in str(caught.value)
     assert "MiB are free" in str(caught.value)
     assert caught.value.exit_code == 2

@@ -89,12 +89,11 @@ class Checkpoints:
         Raises:
             CheckpointError: it failed.
         """
-        with self._explained_errors():
-            self._manager.wait_until_finished()
-            self._manager.check_for_errors()
-            if self._saving is not None:
-                _write_sizes(self.directory / str(self._saving))
-                self._saving = None
+        step, self._saving = self._saving, None
+        if step is not None:
+            with self._explained_errors():
+                self._manager.wait_until_finished()
+                _write_sizes(self.directory / str(step))
 
     @contextmanager
     def _explained_errors(self) -> Generator[None]:

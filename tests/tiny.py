@@ -37,7 +37,8 @@ def tiny_config(directory="runs", path=None, **groups):
 def with_fields(config, **groups):
     """A configuration with fields of some groups replaced."""
     changed = {
-        name: dataclasses.replace(getattr(config, name), **fields) for name, fields in groups.items()
+        name: dataclasses.replace(getattr(config, name), **fields)
+        for name, fields in groups.items()
     }
     return dataclasses.replace(config, **changed)
 

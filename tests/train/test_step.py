@@ -3,11 +3,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tiny import VOCAB, batch_of, tiny_config, with_fields
 
 from minigpt.train.optimizer import decay_mask, learning_rate_schedule, make_optimizer
 from minigpt.train.state import init_state, model_spec
 from minigpt.train.step import make_eval_step, make_gradients, make_train_step
-from tiny import VOCAB, batch_of, tiny_config, with_fields
 
 
 def run_steps(config, num_steps=4, *, ragged=False):

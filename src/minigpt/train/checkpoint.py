@@ -28,6 +28,8 @@ class Progress:
     """Valid targets trained on so far."""
     elapsed_seconds: float = 0.0
     """Time in the training loop so far, over all restarts."""
+    paused_step: int = -1
+    """Step after which evaluation and samples were last completed, where they were due."""
 
 
 @dataclass(frozen=True)
@@ -201,4 +203,5 @@ def root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
+    text = lines[0]
+    return text if len(text) <= 300 else f"{text[:120]} ... {text[-160:]}"

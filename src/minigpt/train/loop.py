@@ -94,14 +94,15 @@ class _Fit:
         first, last = self.progress.step, self.config.steps
         with self.training.signals.deferred():
             batches = self.training.source.batches(first, last)
-            if first == 0:
-                self.pause_for(first)
+            if self.progress.paused_step != first:  # new, or stopped in an evaluation
+                self.evaluate_and_sample(first)
             for step in range(first + 1, last + 1):
                 self.stop_if_signalled()
                 self.dispatch(batches)
                 if self.is_pause(step):
                     self.read_metrics()
-                    self.pause_for(step)
+                    self.evaluate_and_sample(step)
+                    self.save_if_due(step)
                 if self.target_reached():
                     return self.finish("target_loss")
             return self.finish("steps")
@@ -115,7 +116,8 @@ class _Fit:
             self.compiled_step = self.compile(batch)
         self.state, metrics = self.compiled_step(self.state, batch)
         self.read_metrics()
-        self.unread, self.waited = metrics, waited
+        self.unread = metrics
+        self.waited += waited
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         compiled = self.training.train_step.lower(self.state, batch).compile()
@@ -144,7 +146,9 @@ class _Fit:
             )
         seconds = self.stopwatch.lap()
         self.timer.add(seconds=seconds, waited=self.waited, tokens=tokens)
-        self.progress = Progress(
+        self.waited = 0.0
+        self.progress = replace(
+            self.progress,
             step=step,
             num_tokens=self.progress.num_tokens + tokens,
             elapsed_seconds=self.progress.elapsed_seconds + seconds,
@@ -171,17 +175,22 @@ class _Fit:
         """Whether the device is waited for after this step."""
         return self.evaluates(step) or self.samples(step) or self.saves(step)
 
-    def pause_for(self, step: int) -> None:
+    def evaluate_and_sample(self, step: int) -> None:
         """Whatever is due after a step; its time counts as elapsed, not as step time."""
-        if self.evaluates(step):
-            self.evaluate()
-        if self.samples(step):
+        complete = self.evaluate() if self.evaluates(step) else True
+        if complete and self.samples(step):
             samples = self.training.sampler(self.state.params)
             for sink in self.training.sinks:
                 sink.write_samples(step, samples)
-        if self.saves(step):
-            self.training.checkpoints.save(self.state, self.progress)
+        if complete:
+            self.progress = replace(self.progress, paused_step=step)
         self.count_elapsed()
+
+    def save_if_due(self, step: int) -> None:
+        """Start saving; a step that a signal stopped in its evaluation is saved by the stop."""
+        if self.saves(step) and self.progress.paused_step == step:
+            self.training.checkpoints.save(self.state, self.progress)
+            self.count_elapsed()
 
     def count_elapsed(self) -> float:
         """Count the time since the last lap as elapsed, not as step time."""
@@ -204,12 +213,12 @@ class _Fit:
     def is_due(self, step: int, every: int) -> bool:
         return every > 0 and (step % every == 0 or step == self.config.steps)
 
-    def evaluate(self) -> None:
-        """Mean loss over all validation rows; gives way to a signal between batches."""
+    def evaluate(self) -> bool:
+        """Mean loss over the validation rows; False if a signal stopped it in between."""
         total = count = 0.0
         for batch in self.training.validation():
             if self.training.signals.received:
-                return
+                return False
             sums = self.training.eval_step(self.state.params, self.training.to_device(batch))
             loss_sum, num_tokens = jax.device_get(sums)
             total, count = total + float(loss_sum), count + float(num_tokens)
@@ -223,6 +232,7 @@ class _Fit:
         )
         for sink in self.training.sinks:
             sink.write(record)
+        return True
 
     def target_reached(self) -> bool:
         target = self.config.target_loss

@@ -155,7 +155,6 @@ def test_a_field_in_the_wrong_group_leads_to_its_own():
         ),
         ("model: [num_layers, 3]", "'model' is a group of fields, got ['num_layers', 3]: put"),
         ("model: 3", "'model' is a group of fields, got 3: put num_layers, num_heads,"),
-        ("model:", "'model' is a group of fields, got None: put num_layers, num_heads,"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(text, expected):
@@ -185,8 +184,11 @@ def test_null_where_it_is_allowed():
     [
         ("model: {num_heads: 3}", "model.num_heads must divide model.embed_dim: 128"),
         ("parallel: {microbatches: 3}", "parallel.microbatches must divide"),
-        ("optimizer: {learning_rate: nan}", "optimizer.learning_rate must be above 0, got nan"),
-        ("optimizer: {clip_norm: .inf}", "optimizer.clip_norm must be at least 0, got inf"),
+        (
+            "optimizer: {learning_rate: nan}",
+            "optimizer.learning_rate must be above 0 and finite, got nan",
+        ),
+        ("optimizer: {clip_norm: .inf}", "optimizer.clip_norm must be finite, got inf"),
     ],
 )
 def test_a_broken_rule_names_the_file(text, expected):
@@ -255,3 +257,16 @@ def test_errors_name_the_file(tmp_path):
     file.write_text("modle: {}")
     with pytest.raises(ConfigError, match=re.escape(f"{file}: unknown field 'modle'")):
         load_config(file)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("train: {steps: 5}\nmodel: {num_layers: 2}\ntrain: {seed: 1}\n")
+    with pytest.raises(ConfigError, match="key 'train' stands twice"):
+        load_config(path)
+
+
+def test_a_group_without_fields_changes_nothing(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("model:\n  # num_layers: 2\n")
+    assert load_config(path) == Config()

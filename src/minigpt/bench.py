@@ -49,6 +49,7 @@ def bench(config: Config) -> dict[str, Any]:
     num_tokens = shape[0] * config.model.seq_length
     flops = train_flops_per_token(config.model, spec.vocab_size) * num_tokens
     memory = step.memory_analysis()
+    assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
     return {
         "device": jax.devices()[0].device_kind,
         "num_devices": jax.device_count(),

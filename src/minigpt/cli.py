@@ -76,7 +76,7 @@ def _quiet_libraries() -> None:
 def _train(arguments: list[str]) -> None:
     from rich.console import Console
 
-    config = _parse_config(arguments, prog="minigpt train")
+    config = _parse_config(arguments, prog="minigpt train", description="Train a GPT.")
     console = Console(highlight=False)
     from minigpt.launch import local
 
@@ -84,7 +84,7 @@ def _train(arguments: list[str]) -> None:
     _say_how_it_ended(outcome, console)
 
 
-def _parse_config(arguments: list[str], *, prog: str) -> "Config":
+def _parse_config(arguments: list[str], *, prog: str, description: str) -> "Config":
     """Defaults, then each ``--config FILE.yaml`` in turn, then the dotted options."""
     import tyro
 
@@ -98,8 +98,8 @@ def _parse_config(arguments: list[str], *, prog: str) -> "Config":
     return tyro.cli(
         Config,
         prog=prog,
-        description="Train a GPT. --config FILE.yaml (may be repeated) reads fields from a file; "
-        "options given here win over it.",
+        description=f"{description} --config FILE.yaml (may be repeated) reads fields from a "
+        "file; options given here win over it.",
         default=base,
         args=rest,
     )
@@ -113,7 +113,7 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], list[str
     for argument in remaining:
         if argument == option:
             value = next(remaining, None)
-            if value is None:
+            if value is None or value.startswith("--"):
                 raise ConfigError(f"{option} needs a value: {option} FILE.yaml")
             values.append(value)
         elif argument.startswith(option + "="):
@@ -148,10 +148,11 @@ def _sample(arguments: list[str]) -> None:
     from rich.console import Console
 
     from minigpt.cli_arguments import SampleArguments
+
+    options = tyro.cli(SampleArguments, prog="minigpt sample", args=arguments)
     from minigpt.generate.run import sample_run
     from minigpt.generate.sampler import SamplingConfig
 
-    options = tyro.cli(SampleArguments, prog="minigpt sample", args=arguments)
     settings = SamplingConfig(
         max_tokens=options.max_tokens,
         temperature=options.temperature,
@@ -171,7 +172,12 @@ def _bench(arguments: list[str]) -> None:
     from rich.console import Console
 
     as_json = "--json" in arguments
-    config = _parse_config([a for a in arguments if a != "--json"], prog="minigpt bench")
+    config = _parse_config(
+        [argument for argument in arguments if argument != "--json"],
+        prog="minigpt bench",
+        description="Measure the training step of a configuration against this machine's own "
+        "matrix products. --json prints JSON instead of a table.",
+    )
     from minigpt.bench import bench, table
 
     result = bench(config)

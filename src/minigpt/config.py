@@ -21,8 +21,12 @@ def _at_least(group: object, prefix: str, minimum: float, *names: str) -> None:
     for name in names:
         value = getattr(group, name)
         _require(
-            value is None or (math.isfinite(value) and value >= minimum),
+            value is None or value >= minimum,
             f"{prefix}.{name} must be at least {minimum}, got {value}: use {minimum} or more",
+        )
+        _require(
+            value is None or math.isfinite(value),
+            f"{prefix}.{name} must be finite, got {value}",
         )
 
 
@@ -152,7 +156,7 @@ class OptimizerConfig:
         """Check each field and that the learning rate does not rise at the end."""
         _require(
             math.isfinite(self.learning_rate) and self.learning_rate > 0,
-            f"optimizer.learning_rate must be above 0, got {self.learning_rate}: "
+            f"optimizer.learning_rate must be above 0 and finite, got {self.learning_rate}: "
             "3e-4 to 3e-3 suits small models",
         )
         _at_least(
@@ -209,9 +213,9 @@ class TrainConfig:
             f"train.seed must be below 2**32, got {self.seed}",
         )
         _require(
-            self.peak_flops is None or self.peak_flops > 0,
-            f"train.peak_flops must be above 0, got {self.peak_flops}: for example 312e12 "
-            "for an A100 in bfloat16",
+            self.peak_flops is None or 0 < self.peak_flops < math.inf,
+            f"train.peak_flops must be above 0 and finite, got {self.peak_flops}: for example "
+            "312e12 for an A100 in bfloat16",
         )
 
 

@@ -14,6 +14,19 @@ from minigpt.config import Config
 from minigpt.errors import ConfigError
 
 
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice, where YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - as in PyYAML
+        """The mapping, if its keys differ."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if repeated := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {repeated!r} stands twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep=deep)
+
+
 def load_config(path: Path, *, base: Config | None = None) -> Config:
     """Read a YAML file of the fields of ``Config`` on top of ``base`` (the defaults).
 
@@ -31,7 +44,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         ConfigError: the file cannot be read or does not hold a mapping.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration file {str(path)!r} cannot be read: {error}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
@@ -65,6 +78,8 @@ def _replace(base: Any, mapping: Mapping[str, Any], prefix: str, source: str) ->
         current = getattr(base, name)
         if not dataclasses.is_dataclass(current):
             changes[name] = _checked(value, hints[name], path, source)
+        elif value is None:  # a group whose fields are all commented out
+            continue
         elif isinstance(value, dict):
             group = typing.cast("Mapping[str, Any]", value)
             changes[name] = _replace(current, group, path + ".", source)

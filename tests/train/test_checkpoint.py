@@ -139,20 +139,26 @@ def test_parameters_alone(saved):
     assert (folder / "2").is_dir()
 
 
-@ignore_unawaited
-@pytest.mark.usefixtures("failing_storage")
-def test_a_full_disk_keeps_the_checkpoint_before(saved):
+def save_on_a_full_disk(folder, state):
     """A file size limit makes writing fail as a full disk does."""
-    folder, states = saved
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with pytest.raises(CheckpointError) as caught, Checkpoints(folder, keep=3) as checkpoints:
+        with Checkpoints(folder, keep=3) as checkpoints:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-            checkpoints.save(new_state(3), Progress(step=3))
+            checkpoints.save(state, Progress(step=3))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+@ignore_unawaited
+@pytest.mark.usefixtures("failing_storage")
+def test_a_full_disk_keeps_the_checkpoint_before(saved):
+    folder, states = saved
+    state = new_state(3)
+    with pytest.raises(CheckpointError) as caught:
+        save_on_a_full_disk(folder, state)
     assert "the checkpoint of step 2 is intact" in str(caught.value)
     assert "File too large" in str(caught.value)
     assert "MiB are free" in str(caught.value)

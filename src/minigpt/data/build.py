@@ -64,6 +64,7 @@ def build(
     """Tokenise ``corpus`` into a new store at ``target``; nothing is left there on failure."""
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    building.chmod(0o755)  # a store may be shared
     try:
         counts = ReadCounts()
         writers: dict[Split, SplitWriter] = {
@@ -75,7 +76,9 @@ def build(
         for batch, token_arrays in _encoded(corpus.pieces(counts), tokenizer):
             for piece, tokens in zip(batch, token_arrays, strict=True):
                 if piece.first or spec.layout == "packed":  # a padded row is one whole story
-                    split = choose.next_split()
+                    previous, split = split, choose.next_split()
+                    if split != previous:  # what follows in that split is another text
+                        writers[previous].end_story()
                 writers[split].add(tokens, first=piece.first, last=piece.last)
             progress(min(counts.num_bytes, total), total)
         splits: dict[Split, SplitIndex] = {

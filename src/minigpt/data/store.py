@@ -174,6 +174,7 @@ class SplitWriter:
         self._num_pending = 0
         self._shard_rows: list[int] = []
         self._lengths: list[int] = []
+        self._in_story = False
         self._story = np.empty(0, TOKEN_DTYPE)
         self._story_is_cut = False
         self._num_stories = self._num_truncated = self._num_dropped = self._num_tokens = 0
@@ -187,6 +188,13 @@ class SplitWriter:
             self._add_padded(tokens, first=first, last=last)
         else:
             self._add_packed(tokens)
+            self._in_story = not last
+
+    def end_story(self) -> None:
+        """Write end-of-text if the next piece does not continue the last one (packed only)."""
+        if self._in_story:
+            self._add_packed(np.array([self._end_of_text], TOKEN_DTYPE))
+            self._in_story = False
 
     def _add_packed(self, tokens: NDArray[np.uint16]) -> None:
         self._pending.append(tokens)
@@ -283,8 +291,11 @@ def publish(
     (building / "index.json").write_text(json.dumps(index, indent=1))
     try:
         os.replace(building, target)
-    except OSError:
+    except OSError as error:
         if not (target / "index.json").exists():
-            raise
+            raise DataError(
+                f"the token store cannot be written: {error}; if the folder {str(target)!r} is "
+                "what is left of a store, delete it and run again"
+            ) from error
         shutil.rmtree(building)  # another process was faster; its rows are the same
     return TokenStore(target)

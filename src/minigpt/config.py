@@ -101,7 +101,7 @@ class ModelConfig:
     """Width of the residual stream."""
     mlp_dim: int | None = None
     """Hidden units of each MLP; none: 4 x embed_dim."""
-    seq_length: int = 128
+    seq_length: int = 64
     """Tokens the model sees at once."""
     dropout: float = 0.0
     """Share of activations dropped in training."""
@@ -135,12 +135,12 @@ class ModelConfig:
 class OptimizerConfig:
     """AdamW and its learning-rate schedule."""
 
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     """Highest learning rate, reached after the warm-up."""
-    min_learning_rate: float = 3e-4
+    min_learning_rate: float = 2e-4
     """Learning rate at the last step."""
     warmup_steps: int = 20
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps over which the learning rate rises linearly."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls after the warm-up."""
     weight_decay: float = 0.1
@@ -181,21 +181,21 @@ class OptimizerConfig:
 class TrainConfig:
     """How long to train and what to write on the way."""
 
-    steps: int = 300
+    steps: int = 500
     """Optimizer steps in all."""
-    global_batch_size: int = 16
+    global_batch_size: int = 8
     """Sequences in each step, over all devices and microbatches."""
     seed: int = 0
     """Seed of the weights, of the order of rows and of dropout."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the operands of matrix products; weights and sums stay in float32."""
-    log_every: int = 10
+    log_every: int = 20
     """Steps between metrics."""
-    eval_every: int = 50
+    eval_every: int = 100
     """Steps between evaluations on the validation rows; 0: none."""
     eval_rows: int = 256
     """Most validation rows an evaluation reads, always the same, evenly spaced; 0: all."""
-    sample_every: int = 100
+    sample_every: int = 250
     """Steps between text samples; 0: none."""
     target_loss: float | None = None
     """Stop when the validation loss is this low."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 
 import jax
@@ -43,6 +43,7 @@ class SamplingConfig:
             ("temperature", self.temperature >= 0, "at least 0 (0 is greedy)"),
             ("top_k", self.top_k >= 0, "at least 0 (0 is all tokens)"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1 (1 is all tokens)"),
+            ("seed", 0 <= self.seed < 2**32, "at least 0 and below 2**32"),
         ):
             if not valid:
                 raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)}")
@@ -86,8 +87,9 @@ class Generator:
             params: parameters of the model.
             prompts: at least one.
             config: how tokens are chosen.
-            notify: is handed one sentence for each thing worth knowing.
+            notify: is handed one sentence for each thing worth knowing, once.
         """
+        notify = lru_cache(notify)
         contexts = [self._context_of(prompt) for prompt in prompts]
         produced: list[list[int]] = [[] for _ in prompts]
         key = jax.random.key(config.seed)
@@ -97,9 +99,11 @@ class Generator:
             num_new = min(left, self._window - max(map(len, contexts)) + 1)
             key, segment_key = jax.random.split(key)
             new = self._segment(params, contexts, num_new, config, segment_key)
-            for context, text, tokens in zip(contexts, produced, new, strict=True):
-                context.extend(tokens)
-                text.extend(tokens)
+            for row, tokens in enumerate(new):
+                produced[row] += tokens
+                # A text that has ended takes no room in the next segment.
+                ended = self._tokenizer.end_of_text in produced[row]
+                contexts[row] = tokens[-1:] if ended else contexts[row] + tokens
             left -= num_new
             if all(self._tokenizer.end_of_text in text for text in produced):
                 break

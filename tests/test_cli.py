@@ -245,7 +245,7 @@ def test_refuses_options_that_do_not_parse(refused, arguments, fragments):
         ),
         (
             ["--parallel.microbatches", "3"],
-            "parallel.microbatches must divide train.global_batch_size: 16 is not divisible by 3; "
+            "parallel.microbatches must divide train.global_batch_size: 8 is not divisible by 3; "
             "the nearest number of microbatches that works is 2",
         ),
         (["--train.steps", "0"], "train.steps must be at least 1, got 0: use 1 or more"),

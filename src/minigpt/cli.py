@@ -74,12 +74,11 @@ def _quiet_libraries() -> None:
 
 
 def _train(arguments: list[str]) -> None:
-    from rich.console import Console
-
     config = _parse_config(arguments, prog="minigpt train", description="Train a GPT.")
-    console = Console(highlight=False)
     from minigpt.launch import local
+    from minigpt.train.console import make_console
 
+    console = make_console()
     outcome = local.train(config, console)
     _say_how_it_ended(outcome, console)
 
@@ -137,7 +136,6 @@ def _say_how_it_ended(outcome: "Outcome", console: "Console") -> None:
         "(train longer, with the same options)\n"
         "  minigpt train --data.path YOUR_TEXT.txt --run.name mine\n"
         f"  tensorboard --logdir {run / 'tensorboard'}",
-        soft_wrap=True,
     )
 
 
@@ -145,13 +143,13 @@ def _sample(arguments: list[str]) -> None:
     import json
 
     import tyro
-    from rich.console import Console
 
     from minigpt.cli_arguments import SampleArguments
 
     options = tyro.cli(SampleArguments, prog="minigpt sample", args=arguments)
     from minigpt.generate.run import sample_run
     from minigpt.generate.sampler import SamplingConfig
+    from minigpt.train.console import make_console
 
     settings = SamplingConfig(
         max_tokens=options.max_tokens,
@@ -160,7 +158,7 @@ def _sample(arguments: list[str]) -> None:
         top_p=options.top_p,
         seed=options.seed,
     )
-    texts = sample_run(options.run, options.prompt, settings, Console(stderr=True).print)
+    texts = sample_run(options.run, options.prompt, settings, make_console(stderr=True).print)
     for prompt, text in zip(options.prompt, texts, strict=True):
         if options.json:
             print(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
@@ -169,8 +167,6 @@ def _sample(arguments: list[str]) -> None:
 
 
 def _bench(arguments: list[str]) -> None:
-    from rich.console import Console
-
     as_json = "--json" in arguments
     config = _parse_config(
         [argument for argument in arguments if argument != "--json"],
@@ -179,6 +175,7 @@ def _bench(arguments: list[str]) -> None:
         "matrix products. --json prints JSON instead of a table.",
     )
     from minigpt.bench import bench, table
+    from minigpt.train.console import make_console
 
     result = bench(config)
     if as_json:
@@ -186,16 +183,15 @@ def _bench(arguments: list[str]) -> None:
 
         print(json.dumps(result, indent=2))
     else:
-        Console(highlight=False).print(table(result))
+        make_console().print(table(result))
 
 
 def _data(arguments: list[str]) -> None:
     import tyro
-    from rich.console import Console
 
     from minigpt.cli_arguments import FetchArguments
     from minigpt.data.fetch import dataset, fetch
-    from minigpt.train.console import byte_progress
+    from minigpt.train.console import byte_progress, make_console
 
     if arguments and arguments[0] in ("-h", "--help"):
         arguments = ["fetch", "--help"]
@@ -203,12 +199,12 @@ def _data(arguments: list[str]) -> None:
         given = arguments[0] if arguments else ""
         raise ConfigError(f"minigpt data: {_unknown(given, ['fetch'], 'action')}")
     options = tyro.cli(FetchArguments, prog="minigpt data fetch", args=arguments[1:])
-    console = Console(highlight=False)
+    console = make_console()
     shows: dict[str, Callable[[int, int], None]] = {}
 
     def show(file: str, done: int, total: int) -> None:
         shows.setdefault(file, byte_progress(console, file))(done, total)
 
     files = fetch(dataset(options.name), options.directory, progress=show)
-    console.print(f"saved {', '.join(map(str, files))}", soft_wrap=True)
+    console.print(f"saved {', '.join(map(str, files))}")
     console.print(f"next: minigpt train --data.path {files[0]} --run.name {options.name}")

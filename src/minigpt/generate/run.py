@@ -27,6 +27,9 @@ def sample_run(
     target = jax.eval_shape(lambda: init_params(spec, 0))
     with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
         params, progress = checkpoints.restore_params(target)
+        newer = [step for step in checkpoints.steps() if step > progress.step]
+    for step in newer:
+        notify(f"{run}: the checkpoint of step {step} cannot be read; using an older one")
     notify(f"{run}: step {progress.step}")
     generator = Generator(spec, tokenizer, config.data.layout)
     return generator.generate(params, prompts, settings, notify)

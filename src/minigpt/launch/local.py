@@ -68,7 +68,6 @@ def _open_data(config: Config, console: Console) -> TokenStore:
         f"in {splits['train'].num_rows:,} rows, {splits['val'].num_tokens:,} validation tokens "
         f"in {splits['val'].num_rows:,} rows ({'reused' if reused else 'stored in'} "
         f"{store.directory})",
-        soft_wrap=True,
     )
     for what, number in (
         ("empty stories were dropped", counts["num_empty"]),
@@ -99,7 +98,6 @@ def _start(
         f"model: {num_parameters(config.model, spec.vocab_size):,} parameters, "
         f"{config.model.num_layers} layers of width {config.model.embed_dim}, compute in "
         f"{config.train.compute_dtype} on {jax.devices()[0].device_kind}",
-        soft_wrap=True,
     )
     if not resuming:
         return state, Progress()
@@ -108,7 +106,6 @@ def _start(
         console.print(
             f"the checkpoint of step {step} cannot be read and was moved to "
             f"{checkpoints.directory}-unreadable",
-            soft_wrap=True,
         )
     console.print(f"continuing after step {restored.progress.step}")
     return restored.state, restored.progress
@@ -144,7 +141,6 @@ def _assemble(
     console.print(
         f"MFU: {reason if peak is None else f'against {peak:.3g} FLOP/s ({reason})'}; the FLOPs "
         "of a token are 6 x weights + 12 x layers x width x context",
-        soft_wrap=True,
     )
     return Training(
         config=config,

@@ -3,10 +3,15 @@
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from minigpt.train.metrics import Record
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is: no markup, no emoji codes, lines left whole."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class ConsoleSink:
@@ -39,13 +44,14 @@ class ConsoleSink:
         else:
             eta = self._eta.remaining(record.step, self._steps, record.elapsed_seconds or 0.0)
             where = f"step {record.step:>5}/{self._steps}"
-            self._console.print(f"{where}  {_summary(record)}  ETA {eta}", soft_wrap=True)
+            self._console.print(f"{where}  {_summary(record)}  ETA {eta}")
 
     def write_samples(self, step: int, samples: Sequence[tuple[str, str]]) -> None:
         """Print each sample, prompt in bold."""
         for prompt, text in samples:
-            shown = f"[bold]{escape(prompt)}[/bold]{escape(text)}".replace("\n", "\n    ")
-            self._console.print(f"sample after step {step}:\n    {shown}")
+            indented = [part.replace("\n", "\n    ") for part in (prompt, text)]
+            shown = Text.assemble((indented[0], "bold"), indented[1])
+            self._console.print(Text(f"sample after step {step}:\n    ").append_text(shown))
 
     def close(self) -> None:
         """Take the bar away."""
@@ -100,6 +106,6 @@ def byte_progress(console: Console, label: str) -> Callable[[int, int], None]:
         shown = percent
         text = f"{label}: {done / 1e6:,.1f} of {total / 1e6:,.1f} MB ({percent} %)"
         end = "\n" if percent == 100 or not console.is_terminal else "\r"
-        console.print(text, end=end, highlight=False, soft_wrap=True)
+        console.print(text, end=end, highlight=False)
 
     return show

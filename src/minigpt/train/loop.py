@@ -111,13 +111,12 @@ class _Fit:
         """Start a step, then read the metrics of the one before it."""
         waiting = Stopwatch()
         batch = self.training.to_device(next(batches))
-        waited = waiting.lap()
+        self.waited += waiting.lap()  # counts for the step that ends now
         if self.compiled_step is None:
             self.compiled_step = self.compile(batch)
         self.state, metrics = self.compiled_step(self.state, batch)
         self.read_metrics()
         self.unread = metrics
-        self.waited += waited
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         compiled = self.training.train_step.lower(self.state, batch).compile()
@@ -195,6 +194,7 @@ class _Fit:
     def count_elapsed(self) -> float:
         """Count the time since the last lap as elapsed, not as step time."""
         seconds = self.stopwatch.lap()
+        self.waited = 0.0
         elapsed = self.progress.elapsed_seconds + seconds
         self.progress = replace(self.progress, elapsed_seconds=elapsed)
         return seconds

@@ -156,17 +156,18 @@ class Stopwatch:
 
 def _open_at(path: Path, start_step: int) -> IO[str]:
     """Open for appending with only the whole lines up to a step kept."""
-    kept: list[str] = []
+    kept: list[bytes] = []
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        # A killed process may leave a last line that ends anywhere, within a character too.
+        for line in path.read_bytes().splitlines(keepends=True):
             try:
                 step = json.loads(line)["step"]
-            except (json.JSONDecodeError, KeyError):
-                continue  # a line that was being written when the process was killed
+            except (ValueError, KeyError):
+                continue
             if step <= start_step:
-                kept.append(line)
+                kept.append(line.rstrip(b"\n") + b"\n")
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.write_bytes(b"".join(kept))
     os.replace(temporary, path)
     return path.open("a", encoding="utf-8")
 

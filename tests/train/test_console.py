@@ -18,7 +18,9 @@ def plain_environment(monkeypatch):
 
 
 def console_of(*, terminal=False, width=120):
-    return Console(force_terminal=terminal, file=StringIO(), soft_wrap=True, width=width, highlight=False)
+    return Console(
+        force_terminal=terminal, file=StringIO(), soft_wrap=True, width=width, highlight=False
+    )
 
 
 def train_record(step, **fields):

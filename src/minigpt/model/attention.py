@@ -89,11 +89,13 @@ def attention_with_dropout(
     v: Float[Array, "batch seq heads head_dim"],
     rate: float,
     keys: Key[Array, " batch"],
+    first_head: int | Array = 0,
 ) -> Float[Array, "batch seq heads head_dim"]:
     """Causal attention that drops a share ``rate`` of the attention weights, as GPT-2 does.
 
     Fused kernels cannot draw the masks that MiniGPT promises (one key for each row and head, so
-    that they are the same on every mesh); this one holds a whole score matrix.
+    that they are the same on every mesh); this one holds a whole score matrix. ``first_head`` is
+    the global number of the first head held here.
     """
     probabilities = jax.nn.softmax(_scores(q, k, 0), axis=-1)
     seq = q.shape[1]
@@ -102,7 +104,7 @@ def attention_with_dropout(
         head_keys = fold_rows(keys, head)
         return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (seq, seq)))(head_keys)
 
-    keep = jax.vmap(keep_mask, out_axes=1)(jnp.arange(q.shape[2]))
+    keep = jax.vmap(keep_mask, out_axes=1)(first_head + jnp.arange(q.shape[2]))
     probabilities = jnp.where(keep, probabilities / (1.0 - rate), 0.0).astype(q.dtype)
     return jnp.einsum("bhts,bshk->bthk", probabilities, v)
 

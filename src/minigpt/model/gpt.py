@@ -26,6 +26,7 @@ from minigpt.config import ModelConfig
 from minigpt.model.attention import attention_with_dropout, causal_attention
 from minigpt.model.dropout import dropout, fold, fold_rows
 from minigpt.model.loss import cross_entropy_sum
+from minigpt.model.peers import ALONE, Peers
 
 INIT_STD = 0.02
 VOCAB_MULTIPLE = 128
@@ -43,6 +44,8 @@ class GPTSpec:
     vocab_size: int
     compute_dtype: jnp.dtype = FLOAT32
     remat: bool = False
+    peers: Peers = ALONE
+    """The owners of the other slices of the model, where it is split."""
 
     @property
     def padded_vocab_size(self) -> int:
@@ -84,7 +87,7 @@ class Attention(nnx.Module):
         """Normal weights; the output projection's are scaled down with the depth."""
         model = spec.model
         embed, heads, head_dim = model.embed_dim, model.num_heads, model.head_dim
-        self.dtype = spec.compute_dtype
+        self.dtype, self.peers = spec.compute_dtype, spec.peers
         self.qkv_kernel = _param(rngs, (3, heads, head_dim, embed), INIT_STD)
         self.qkv_bias = _zeros(3, heads, head_dim)
         self.out_kernel = _param(rngs, (embed, heads, head_dim), _residual_std(model))
@@ -101,7 +104,7 @@ class Attention(nnx.Module):
         """Head outputs back to the residual stream, ``[batch, seq, embed]`` in float32."""
         kernel = self.out_kernel[...].astype(self.dtype)
         out = jnp.einsum("bthk,dhk->btd", heads.astype(self.dtype), kernel)
-        return out.astype(jnp.float32) + self.out_bias[...]
+        return self.peers.sum_partial(out.astype(jnp.float32)) + self.out_bias[...]
 
 
 class MLP(nnx.Module):
@@ -110,7 +113,7 @@ class MLP(nnx.Module):
     def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
         """Normal weights; the output projection's are scaled down with the depth."""
         embed, hidden = spec.model.embed_dim, spec.model.hidden_dim
-        self.dtype = spec.compute_dtype
+        self.dtype, self.peers = spec.compute_dtype, spec.peers
         self.up_kernel = _param(rngs, (hidden, embed), INIT_STD)
         self.up_bias = _zeros(hidden)
         self.down_kernel = _param(rngs, (embed, hidden), _residual_std(spec.model))
@@ -125,7 +128,7 @@ class MLP(nnx.Module):
         hidden = jnp.einsum("btd,fd->btf", x.astype(self.dtype), up)
         hidden = jax.nn.gelu(hidden.astype(jnp.float32) + self.up_bias[...], approximate=True)
         out = jnp.einsum("btf,df->btd", hidden.astype(self.dtype), down)
-        return out.astype(jnp.float32) + self.down_bias[...]
+        return self.peers.sum_partial(out.astype(jnp.float32)) + self.down_bias[...]
 
 
 class Block(nnx.Module):
@@ -154,7 +157,8 @@ class Block(nnx.Module):
         if keys is None or rate == 0.0:
             heads = causal_attention(q, k, v)
         else:
-            heads = attention_with_dropout(q, k, v, rate, fold_rows(keys, 0))
+            first_head = self.attention.peers.first_head(q.shape[2])
+            heads = attention_with_dropout(q, k, v, rate, fold_rows(keys, 0), first_head)
         x = x + dropout(self.attention.project(heads), rate, fold(keys, 1))
         return x + dropout(self.mlp(self.mlp_norm(x)), rate, fold(keys, 2))
 
@@ -178,7 +182,18 @@ class GPT(nnx.Module):
         self, tokens: Int[Array, "batch seq"], positions: Int[Array, "#batch seq"]
     ) -> Float[Array, "batch seq embed"]:
         """Token plus position embedding, float32."""
-        return self.token_embedding[...][tokens] + self.position_embedding[...][positions]
+        table, peers = self.token_embedding[...], self.spec.peers
+        rows = tokens - peers.first_vocab(table.shape[0])
+        held = (rows >= 0) & (rows < table.shape[0])
+        found = jnp.where(held[..., None], table[jnp.where(held, rows, 0)], 0.0)
+        return peers.sum_vocab(found) + self.position_embedding[...][positions]
+
+    def first_hidden(
+        self, tokens: Int[Array, "batch seq"], keys: Key[Array, " batch"] | None
+    ) -> Float[Array, "batch seq embed"]:
+        """What enters the first block: embeddings, with dropout where there are keys."""
+        x = self.embed(tokens, jnp.arange(tokens.shape[1])[None])
+        return dropout(x, self.spec.model.dropout, fold(keys, 0))
 
     def hidden(
         self, tokens: Int[Array, "batch seq"], keys: Key[Array, " batch"] | None = None
@@ -189,19 +204,9 @@ class GPT(nnx.Module):
             tokens: at most ``seq_length`` token ids in each row.
             keys: one dropout key for each row; None in evaluation.
         """
-        x = self.embed(tokens, jnp.arange(tokens.shape[1])[None])
-        x = dropout(x, self.spec.model.dropout, fold(keys, 0))
-        graphdef, layers = nnx.split(self.blocks)
-
-        def layer(x: Array, indexed: tuple[LayerParams, Array]) -> tuple[Array, None]:
-            parameters, index = indexed
-            return nnx.merge(graphdef, parameters)(x, fold(keys, index)), None
-
-        if self.spec.remat:
-            layer = jax.checkpoint(layer)
-        indices = jnp.arange(1, self.spec.model.num_layers + 1)  # 0 is the embedding's dropout
-        x, _ = jax.lax.scan(layer, x, (layers, indices))
-        return self.final_norm(x)
+        graph, layers = nnx.split(self.blocks)
+        x = self.first_hidden(tokens, keys)
+        return self.final_norm(run_layers(graph, layers, x, keys, 0, remat=self.spec.remat))
 
     def loss_sum(
         self,
@@ -210,9 +215,18 @@ class GPT(nnx.Module):
         keys: Key[Array, " batch"] | None = None,
     ) -> Float[Array, ""]:
         """Sum of the weighted cross-entropies of predicting ``tokens[:, 1:]``, in nats."""
-        x = self.hidden(tokens[:, :-1], keys).astype(self.spec.compute_dtype)
-        vocab_size = self.spec.vocab_size
-        return cross_entropy_sum(x, self.head_kernel, tokens[:, 1:], weights, vocab_size)
+        return self.head_loss_sum(self.hidden(tokens[:, :-1], keys), tokens[:, 1:], weights)
+
+    def head_loss_sum(
+        self,
+        hidden: Float[Array, "batch seq embed"],
+        targets: Int[Array, "batch seq"],
+        weights: Float[Array, "batch seq"],
+    ) -> Float[Array, ""]:
+        """Sum of the weighted cross-entropies for final hidden states (after the last norm)."""
+        x = hidden.astype(self.spec.compute_dtype)
+        spec = self.spec
+        return cross_entropy_sum(x, self.head_kernel, targets, weights, spec.vocab_size, spec.peers)
 
     def logits(self, hidden: Float[Array, "... embed"]) -> Float[Array, "... vocab"]:
         """float32 logits of the valid vocabulary for final hidden states."""
@@ -225,6 +239,35 @@ class GPT(nnx.Module):
         """The output projection: the token embedding itself where they are tied."""
         tied = self.spec.model.tie_embeddings
         return self.token_embedding[...] if tied else self.output_embedding[...]
+
+
+def run_layers(
+    graph: nnx.GraphDef[Block],
+    layers: LayerParams | dict[str, Any],
+    x: Float[Array, "batch seq embed"],
+    keys: Key[Array, " batch"] | None,
+    first_layer: int | Array,
+    *,
+    remat: bool,
+) -> Float[Array, "batch seq embed"]:
+    """Run consecutive layers, by one ``Block`` scanned over their stacked parameters.
+
+    Args:
+        graph: the block without arrays.
+        layers: its parameters with a leading layer axis.
+        x: the residual stream.
+        keys: one dropout key for each row; None in evaluation.
+        first_layer: number of the first of them in the whole model, for its dropout.
+        remat: keep only the input of each layer and compute the rest again going backward.
+    """
+
+    def layer(x: Array, indexed: tuple[LayerParams, Array]) -> tuple[Array, None]:
+        parameters, index = indexed
+        return nnx.merge(graph, parameters)(x, fold(keys, index)), None
+
+    num_layers = jax.tree.leaves(layers)[0].shape[0]
+    indices = 1 + first_layer + jnp.arange(num_layers)  # 0 is the embedding's dropout
+    return jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, (layers, indices))[0]
 
 
 def _residual_std(model: ModelConfig) -> float:

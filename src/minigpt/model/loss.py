@@ -12,35 +12,40 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from minigpt.model.peers import ALONE, Peers
+
 MAX_CHUNK = 2560
 _MASKED = -1e30
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def cross_entropy_sum(
     x: Float[Array, "batch seq embed"],
     output_embedding: Float[Array, "vocab embed"],
     targets: Int[Array, "batch seq"],
     weights: Float[Array, "batch seq"],
     vocab_size: int,
+    peers: Peers = ALONE,
 ) -> Float[Array, ""]:
     """Sum over targets of weight times ``-log softmax(x @ output_embedding.T)[target]``.
 
     Args:
         x: final hidden states, in the compute dtype.
-        output_embedding: rows from ``vocab_size`` on are padding and take no part.
+        output_embedding: the rows held here; those from ``vocab_size`` on, counted over all
+            owners, are padding and take no part.
         targets: token ids below ``vocab_size``.
         weights: 0 for a target that does not count; no gradient flows to them.
-        vocab_size: valid rows of ``output_embedding``.
+        vocab_size: valid rows of the whole embedding.
+        peers: the owners of the other rows.
 
     Returns:
         The sum in float32, to be divided by the number of targets that count.
     """
-    return _forward(x, output_embedding, targets, weights, vocab_size)[0]
+    return _forward(x, output_embedding, targets, weights, vocab_size, peers)[0]
 
 
-def _forward(x, output_embedding, targets, weights, vocab_size):  # noqa: ANN001, ANN202
-    chunks = _chunks(output_embedding, x.dtype)
+def _forward(x, output_embedding, targets, weights, vocab_size, peers):  # noqa: ANN001, ANN202
+    chunks = _chunks(output_embedding, x.dtype, peers)
 
     def accumulate(carry, chunk):  # noqa: ANN001, ANN202
         maximum, total, hit = carry
@@ -52,14 +57,16 @@ def _forward(x, output_embedding, targets, weights, vocab_size):  # noqa: ANN001
         return (new_maximum, total, hit), None
 
     zeros = jnp.zeros(targets.shape, jnp.float32)
-    start = (jnp.full(targets.shape, _MASKED, jnp.float32), zeros, zeros)
+    start = jax.tree.map(peers.differ, (zeros + _MASKED, zeros, zeros))
     (maximum, total, hit), _ = jax.lax.scan(accumulate, start, chunks)
-    log_normalizer = maximum + jnp.log(total)
+    highest = peers.max_vocab(maximum)
+    total, hit = peers.sum_vocab(jnp.stack([total * jnp.exp(maximum - highest), hit]))
+    log_normalizer = highest + jnp.log(total)
     loss = ((log_normalizer - hit) * weights).sum()
     return loss, (x, output_embedding, targets, weights, log_normalizer)
 
 
-def _backward(vocab_size, residuals, gradient):  # noqa: ANN001, ANN202
+def _backward(vocab_size, peers, residuals, gradient):  # noqa: ANN001, ANN202
     x, output_embedding, targets, weights, log_normalizer = residuals
     scale = (gradient * weights)[..., None]
 
@@ -71,21 +78,22 @@ def _backward(vocab_size, residuals, gradient):  # noqa: ANN001, ANN202
         d_x += jnp.einsum("btv,vd->btd", d_logits, chunk[0], preferred_element_type=jnp.float32)
         return d_x, jnp.einsum("btv,btd->vd", d_logits, x, preferred_element_type=jnp.float32)
 
-    zeros = jnp.zeros(x.shape, jnp.float32)
-    d_x, d_chunks = jax.lax.scan(accumulate, zeros, _chunks(output_embedding, x.dtype))
+    zeros = peers.differ(jnp.zeros(x.shape, jnp.float32))
+    d_x, d_chunks = jax.lax.scan(accumulate, zeros, _chunks(output_embedding, x.dtype, peers))
     d_embedding = d_chunks.reshape(output_embedding.shape).astype(output_embedding.dtype)
-    return d_x.astype(x.dtype), d_embedding, None, None
+    return peers.sum_vocab(d_x).astype(x.dtype), d_embedding, None, None
 
 
 cross_entropy_sum.defvjp(_forward, _backward)
 
 
-def _chunks(output_embedding: Array, dtype: jnp.dtype) -> tuple[Array, Array]:
+def _chunks(output_embedding: Array, dtype: jnp.dtype, peers: Peers) -> tuple[Array, Array]:
     """The embedding as ``[chunks, chunk, embed]`` in ``dtype``, and each chunk's first id."""
     vocab, embed = output_embedding.shape
     chunk = chunk_size(vocab)
     shape = (vocab // chunk, chunk, embed)
-    return output_embedding.astype(dtype).reshape(shape), jnp.arange(0, vocab, chunk)
+    first_ids = peers.first_vocab(vocab) + jnp.arange(0, vocab, chunk)
+    return output_embedding.astype(dtype).reshape(shape), first_ids
 
 
 def chunk_size(vocab: int) -> int:

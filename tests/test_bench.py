@@ -11,7 +11,7 @@ from minigpt.cli import main
 from minigpt.model.flops import num_parameters, train_flops_per_token
 
 KEYS = {
-    *("device", "num_devices", "jax", "compute_dtype", "num_parameters", "tokens_per_step"),
+    *("device", "mesh", "jax", "compute_dtype", "num_parameters", "tokens_per_step"),
     *("flops_per_step", "compile_seconds", "step_seconds", "tokens_per_second"),
     *("model_flops_per_second", "matmul_flops_per_second", "ratio_to_matmul"),
     *("argument_bytes", "temporary_bytes"),

@@ -11,10 +11,16 @@ from minigpt.config import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     RunConfig,
     TrainConfig,
 )
 from minigpt.data.batches import Batch
+from minigpt.parallel.mesh import make_mesh, mesh_shape
+from minigpt.train.gradients import ParallelModel
+from minigpt.train.optimizer import make_optimizer
+from minigpt.train.state import StateLayout, init_state, model_spec
+from minigpt.train.step import make_eval_step, make_train_step
 
 VOCAB = 257
 
@@ -29,6 +35,7 @@ def tiny_config(directory="runs", path=None, **groups):
         train=TrainConfig(
             steps=12, global_batch_size=8, log_every=1, eval_every=0, sample_every=0, eval_rows=16
         ),
+        parallel=ParallelConfig(data=1),
         checkpoint=CheckpointConfig(every=4),
     )
     return with_fields(config, **groups)
@@ -52,3 +59,31 @@ def batch_of(seed=0, rows=8, seq=32, *, ragged=False):
         lengths = rng.integers(2, seq + 2, rows).astype(np.int32)
         lengths[-1] = 0
     return jax.device_put(Batch(tokens, lengths))
+
+
+def layout_of(config):
+    """The configuration's mesh, over the first of the test's devices."""
+    parallel = config.parallel
+    mesh = make_mesh(mesh_shape(parallel, jax.device_count()))
+    return StateLayout(mesh, interleave=parallel.interleave, zero=parallel.zero == 1)
+
+
+def new_state(config, seed=0):
+    """A fresh state on the configuration's mesh."""
+    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    return init_state(model_spec(config, VOCAB), optimizer, seed, layout_of(config))
+
+
+def train_step_of(config):
+    """The configuration's jitted training step."""
+    return make_train_step(config, model_spec(config, VOCAB), layout_of(config))
+
+
+def eval_step_of(config):
+    """The configuration's jitted evaluation step."""
+    return make_eval_step(config, model_spec(config, VOCAB), layout_of(config))
+
+
+def gradients_of(config):
+    """The configuration's jitted gradient function."""
+    return jax.jit(ParallelModel(config, model_spec(config, VOCAB), layout_of(config)).gradients)

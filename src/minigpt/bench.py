@@ -7,14 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from rich.table import Table
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
 from minigpt.data.tokenizer import load_tokenizer
 from minigpt.model.flops import num_parameters, train_flops_per_token
+from minigpt.parallel.mesh import make_mesh, mesh_shape, use_virtual_devices
+from minigpt.parallel.sharding import BATCH
 from minigpt.train.optimizer import make_optimizer
-from minigpt.train.state import init_state, model_spec
+from minigpt.train.state import StateLayout, init_state, model_spec
 from minigpt.train.step import make_train_step
 
 MATMUL_SIZES = (1024, 2048)
@@ -26,17 +29,23 @@ def bench(config: Config) -> dict[str, Any]:
 
     The best of a few repetitions is taken for both: other processes only ever add time.
     """
+    use_virtual_devices(config.parallel)
     spec = model_spec(config, load_tokenizer(config.data.tokenizer).vocab_size)
     rate = max(matmul_flops_per_second(config.train.compute_dtype).values())
-    state = init_state(
-        spec, make_optimizer(config.optimizer, config.train.steps), config.train.seed
+    shape = mesh_shape(config.parallel, jax.device_count())
+    layout = StateLayout(
+        make_mesh(shape), interleave=config.parallel.interleave, zero=config.parallel.zero == 1
     )
-    shape = (config.train.global_batch_size, config.model.seq_length + 1)
-    tokens = np.random.default_rng(0).integers(0, spec.vocab_size, shape, np.int32)
-    batch = jax.device_put(Batch(tokens, np.full(shape[0], shape[1], np.int32)))
+    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    state = init_state(spec, optimizer, config.train.seed, layout)
+    num_rows, row = config.train.global_batch_size, config.model.seq_length + 1
+    tokens = np.random.default_rng(0).integers(0, spec.vocab_size, (num_rows, row), np.int32)
+    batch = jax.device_put(
+        Batch(tokens, np.full(num_rows, row, np.int32)), NamedSharding(layout.mesh, BATCH)
+    )
 
     started = time.perf_counter()
-    step = make_train_step(config, spec).lower(state, batch).compile()
+    step = make_train_step(config, spec, layout).lower(state, batch).compile()
     compile_seconds = time.perf_counter() - started
     seconds: list[float] = []
     for _ in range(REPEATS + 1):
@@ -46,13 +55,13 @@ def bench(config: Config) -> dict[str, Any]:
         seconds.append(time.perf_counter() - started)
     best = min(seconds[1:])
 
-    num_tokens = shape[0] * config.model.seq_length
+    num_tokens = num_rows * config.model.seq_length
     flops = train_flops_per_token(config.model, spec.vocab_size) * num_tokens
     memory = step.memory_analysis()
     assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
     return {
         "device": jax.devices()[0].device_kind,
-        "num_devices": jax.device_count(),
+        "mesh": shape,
         "jax": jax.__version__,
         "compute_dtype": config.train.compute_dtype,
         "num_parameters": num_parameters(config.model, spec.vocab_size),

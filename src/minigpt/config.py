@@ -221,16 +221,37 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParallelConfig:
-    """How the work of one step is cut up."""
+    """How the model and the work of one step are cut up over devices."""
 
+    pipe: int = 1
+    """Pipeline stages: groups of devices that each hold some of the layers."""
+    data: int = -1
+    """Groups of devices that each see their share of the batch; -1: what is left."""
+    model: int = 1
+    """Devices that split every layer: heads, hidden units and vocabulary."""
     microbatches: int = 1
     """Pieces of the global batch whose gradients are added up; divides global_batch_size."""
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    """1f1b: a microbatch goes backward as soon as it is through; gpipe: when all are."""
+    interleave: int = 1
+    """Chunks of layers of each pipeline stage: more chunks, smaller bubble, more traffic."""
+    zero: Literal[0, 1] = 0
+    """1: split the optimizer's moments over the data groups."""
     remat: Literal["none", "layer"] = "none"
     """layer: keep only the input of each block and compute the rest again going backward."""
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        _at_least(self, "parallel", 1, "microbatches")
+        _at_least(self, "parallel", 1, "pipe", "model", "microbatches", "interleave")
+        _require(
+            self.data == -1 or self.data >= 1,
+            f"parallel.data must be at least 1, or -1 for what is left, got {self.data}",
+        )
+        _require(
+            self.pipe > 1 or self.interleave == 1,
+            f"parallel.interleave needs pipeline stages: it is {self.interleave} with "
+            f"parallel.pipe {self.pipe}; use parallel.interleave 1, or parallel.pipe 2 or more",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +290,33 @@ class Config:
             f"divisible by {pieces}; the nearest number of microbatches that works is "
             f"{nearest_divisor(batch, pieces)}",
         )
+        groups = max(1, self.parallel.data)
+        _require(
+            batch % (pieces * groups) == 0,
+            f"parallel.data x parallel.microbatches must divide train.global_batch_size: {batch} "
+            f"is not divisible by {groups} x {pieces}; the nearest batch sizes that work are "
+            f"{max(1, batch // (pieces * groups)) * pieces * groups} and "
+            f"{(batch // (pieces * groups) + 1) * pieces * groups}",
+        )
+        chunks = self.parallel.pipe * self.parallel.interleave
+        layers = self.model.num_layers
+        _require(
+            layers % chunks == 0,
+            f"parallel.pipe x parallel.interleave must divide model.num_layers: {layers} is not "
+            f"divisible by {self.parallel.pipe} x {self.parallel.interleave}; the nearest numbers "
+            f"of layers that work are {max(1, layers // chunks) * chunks} and "
+            f"{(layers // chunks + 1) * chunks}",
+        )
+        for name, size in (
+            ("model.num_heads", self.model.num_heads),
+            ("model.mlp_dim", self.model.hidden_dim),
+        ):
+            _require(
+                size % self.parallel.model == 0,
+                f"parallel.model must divide {name}: {size} is not divisible by "
+                f"{self.parallel.model}; the nearest that works is "
+                f"{nearest_divisor(size, self.parallel.model)}",
+            )
         _require(
             self.train.target_loss is None
             or (self.train.eval_every > 0 and self.data.val_fraction > 0),

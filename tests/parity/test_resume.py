@@ -13,9 +13,19 @@ from minigpt.cli import main
 from minigpt.data.stories import corpus
 
 OPTIONS = [
-    *("--data.tokenizer", "byte", "--model.num-layers", "2", "--model.num-heads", "2"),
+    *("--parallel.data", "1", "--data.tokenizer", "byte"),
+    *("--model.num-layers", "2", "--model.num-heads", "2"),
     *("--model.embed-dim", "16", "--model.seq-length", "32", "--model.dropout", "0.1"),
-    *("--train.global-batch-size", "8", "--train.log-every", "1", "--train.eval-every", "15"),
+    *(
+        "--parallel.data",
+        "1",
+        "--train.global-batch-size",
+        "8",
+        "--train.log-every",
+        "1",
+        "--train.eval-every",
+        "15",
+    ),
     *("--train.eval-rows", "16", "--train.sample-every", "0", "--checkpoint.every", "10"),
 ]
 

@@ -6,20 +6,17 @@ import signal
 import jax
 import numpy as np
 import pytest
-from tiny import VOCAB, batch_of, tiny_config
+import tiny
+from tiny import batch_of, tiny_config, train_step_of
 
 from minigpt.errors import CheckpointError
 from minigpt.train.checkpoint import Checkpoints, Progress
-from minigpt.train.optimizer import make_optimizer
-from minigpt.train.state import init_state, model_spec
-from minigpt.train.step import make_train_step
 
 CONFIG = tiny_config()
 
 
 def new_state(seed=0):
-    optimizer = make_optimizer(CONFIG.optimizer, CONFIG.train.steps)
-    return init_state(model_spec(CONFIG, VOCAB), optimizer, seed)
+    return tiny.new_state(CONFIG, seed)
 
 
 def assert_equal(first, second):
@@ -71,7 +68,7 @@ def test_round_trip_is_bitwise(saved):
 
 def test_training_on_does_not_disturb_a_running_save(tmp_path):
     """The step consumes its state while Orbax still writes it."""
-    step = make_train_step(CONFIG, model_spec(CONFIG, VOCAB))
+    step = train_step_of(CONFIG)
     state = new_state()
     with Checkpoints(tmp_path / "c", keep=9) as checkpoints:
         expected = {}

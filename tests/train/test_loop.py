@@ -5,17 +5,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import VOCAB, batch_of, tiny_config
+from tiny import batch_of, eval_step_of, layout_of, new_state, tiny_config, train_step_of
 
 from minigpt.data.batches import Batch
 from minigpt.errors import NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.loop import Training, fit
 from minigpt.train.metrics import JsonlSink
-from minigpt.train.optimizer import make_optimizer
 from minigpt.train.signals import StopSignals
-from minigpt.train.state import init_state, model_spec
-from minigpt.train.step import make_eval_step, make_train_step
 
 
 class Recorder:
@@ -47,8 +44,7 @@ class Batches:
 
 def run(tmp_path, config, *, train_step=None, source=None):
     """Fit under a guard against implicit transfers; (result or error, saved steps, events)."""
-    spec = model_spec(config, VOCAB)
-    state = init_state(spec, make_optimizer(config.optimizer, config.train.steps), 0)
+    state = new_state(config)
     recorder = Recorder()
 
     def to_device(batch):
@@ -58,11 +54,12 @@ def run(tmp_path, config, *, train_step=None, source=None):
     with StopSignals() as signals, Checkpoints(tmp_path / "c", keep=9) as checkpoints:
         training = Training(
             config=config,
-            train_step=train_step or make_train_step(config, spec),
-            eval_step=make_eval_step(spec),
+            train_step=train_step or train_step_of(config),
+            eval_step=eval_step_of(config),
             source=source or Batches(),
             validation=lambda: iter([Batch(*map(np.asarray, batch_of(99, ragged=True)))] * 2),
             to_device=to_device,
+            to_saved=layout_of(config).save,
             sampler=lambda params: [("prompt", "text")],
             checkpoints=checkpoints,
             sinks=[recorder],
@@ -124,17 +121,15 @@ def test_evaluation_is_the_mean_over_all_valid_targets(tmp_path):
     config = tiny_config(train={"steps": 1, "eval_every": 1})
     _, _, events = run(tmp_path, config)
     first = next(record for kind, _, record in events if kind == "val")
-    spec = model_spec(config, VOCAB)
-    params = init_state(spec, make_optimizer(config.optimizer, 1), 0).params
-    total, count = make_eval_step(spec)(params, batch_of(99, ragged=True))
+    params = new_state(config).params
+    total, count = eval_step_of(config)(params, batch_of(99, ragged=True))
     assert first.loss == pytest.approx(float(total / count), rel=1e-6)
 
 
 @pytest.mark.parametrize("bad_step", [1, 6])
 def test_non_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path, bad_step):
     config = tiny_config(train={"steps": 12}, checkpoint={"every": 2})
-    spec = model_spec(config, VOCAB)
-    step = make_train_step(config, spec)
+    step = train_step_of(config)
 
     def poisoned(state, batch):
         state, metrics = step(state, batch)

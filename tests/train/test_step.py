@@ -3,18 +3,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tiny import VOCAB, batch_of, tiny_config, with_fields
+from tiny import (
+    batch_of,
+    eval_step_of,
+    gradients_of,
+    new_state,
+    tiny_config,
+    train_step_of,
+    with_fields,
+)
 
-from minigpt.train.optimizer import decay_mask, learning_rate_schedule, make_optimizer
-from minigpt.train.state import init_state, model_spec
-from minigpt.train.step import make_eval_step, make_gradients, make_train_step
+from minigpt.train.optimizer import decay_mask, learning_rate_schedule
 
 
 def run_steps(config, num_steps=4, *, ragged=False):
     """Losses, gradient norms and final parameters."""
-    spec = model_spec(config, VOCAB)
-    state = init_state(spec, make_optimizer(config.optimizer, config.train.steps), 0)
-    step = make_train_step(config, spec)
+    state, step = new_state(config), train_step_of(config)
     metrics = []
     for seed in range(num_steps):
         state, latest = step(state, batch_of(seed, ragged=ragged))
@@ -49,15 +53,14 @@ def test_microbatches_change_nothing(ragged, dropout):
 
 def test_loss_is_the_mean_over_valid_targets():
     config = tiny_config()
-    spec = model_spec(config, VOCAB)
-    params = init_state(spec, make_optimizer(config.optimizer, 10), 0).params
+    params = new_state(config).params
     batch = batch_of(ragged=True)
-    _, loss, num_tokens = make_gradients(config, spec)(params, batch, jnp.int32(0))
+    _, loss, num_tokens = gradients_of(config)(params, batch, jnp.int32(0))
     assert num_tokens == (np.maximum(np.asarray(batch.lengths), 1) - 1).sum()
     rows = []
     for tokens, length in zip(batch.tokens, batch.lengths, strict=True):
         one = type(batch)(tokens[None], jnp.array([length]))
-        rows.append(float(make_eval_step(spec)(params, one)[0]))
+        rows.append(float(eval_step_of(config)(params, one)[0]))
     np.testing.assert_allclose(loss, sum(rows) / num_tokens, rtol=1e-6)
 
 
@@ -67,10 +70,9 @@ def test_tokens_beyond_the_length_have_no_influence():
     tokens = np.array(batch.tokens)
     for row, length in zip(tokens, batch.lengths, strict=True):
         row[length:] = 7
-    spec = model_spec(config, VOCAB)
-    params = init_state(spec, make_optimizer(config.optimizer, 10), 0).params
+    params = new_state(config).params
     gradients = [
-        make_gradients(config, spec)(params, b, jnp.int32(0))[0]
+        gradients_of(config)(params, b, jnp.int32(0))[0]
         for b in (batch, batch._replace(tokens=jnp.array(tokens)))
     ]
     jax.tree.map(np.testing.assert_array_equal, *gradients)
@@ -78,15 +80,14 @@ def test_tokens_beyond_the_length_have_no_influence():
 
 def test_gradients_are_the_slope_of_the_loss():
     config = tiny_config()
-    spec = model_spec(config, VOCAB)
-    params = init_state(spec, make_optimizer(config.optimizer, 10), 0).params
-    gradients_of = jax.jit(make_gradients(config, spec))
-    gradients, _, _ = gradients_of(params, batch_of(), jnp.int32(0))
+    params = new_state(config).params
+    run = gradients_of(config)
+    gradients, _, _ = run(params, batch_of(), jnp.int32(0))
     direction = jax.tree.map(lambda g: g / optax.tree.norm(gradients), gradients)
 
     def loss_at(distance):
         moved = jax.tree.map(lambda p, d: p + distance * d, params, direction)
-        return float(gradients_of(moved, batch_of(), jnp.int32(0))[1])
+        return float(run(moved, batch_of(), jnp.int32(0))[1])
 
     slope = (loss_at(0.01) - loss_at(-0.01)) / 0.02
     assert slope == pytest.approx(float(optax.tree.norm(gradients)), rel=1e-2)
@@ -105,7 +106,7 @@ def test_clipping_bounds_the_gradient_but_reports_it_whole():
 
 def test_only_matrices_decay():
     config = tiny_config()
-    params = init_state(model_spec(config, VOCAB), make_optimizer(config.optimizer, 10), 0).params
+    params = new_state(config).params
     mask = decay_mask(params)
     assert mask["token_embedding"]
     assert mask["blocks"]["attention"]["qkv_kernel"]
@@ -118,11 +119,10 @@ def test_only_matrices_decay():
 
 def test_dropout_masks_differ_by_step_and_seed():
     config = tiny_config(model={"dropout": 0.5})
-    spec = model_spec(config, VOCAB)
-    params = init_state(spec, make_optimizer(config.optimizer, 10), 0).params
+    params = new_state(config).params
 
     def loss(config, step):
-        return float(make_gradients(config, spec)(params, batch_of(), jnp.int32(step))[1])
+        return float(gradients_of(config)(params, batch_of(), jnp.int32(step))[1])
 
     assert loss(config, 0) == loss(config, 0)
     assert loss(config, 0) != loss(config, 1)
@@ -151,9 +151,7 @@ def test_schedules(schedule):
 
 def test_one_program_serves_all_steps():
     config = tiny_config()
-    spec = model_spec(config, VOCAB)
-    state = init_state(spec, make_optimizer(config.optimizer, config.train.steps), 0)
-    step = make_train_step(config, spec)
+    state, step = new_state(config), train_step_of(config)
     for seed in range(3):
         state, _ = step(state, batch_of(seed))
     assert step._cache_size() == 1

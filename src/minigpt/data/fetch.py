@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
+from http.client import HTTPMessage as Message
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -132,11 +133,18 @@ class _Remote:
 class _StopAtLinkedFile(HTTPRedirectHandler):
     """Follows the redirects of a HEAD up to the one that describes the linked file."""
 
-    def redirect_request(self, req: Request, *response: Any) -> Request | None:  # noqa: ANN401
-        *_, headers, _ = response
+    def redirect_request(
+        self,
+        req: Request,
+        fp: Any,  # noqa: ANN401 - whatever urllib holds
+        code: int,
+        msg: str,
+        headers: Message,
+        newurl: str,
+    ) -> Request | None:
         if "X-Linked-Size" in headers:
             return None
-        request = super().redirect_request(req, *response)
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None:
             request.method = "HEAD"  # urllib would go on with a GET
         return request

@@ -13,7 +13,6 @@ residual stream, norms, activations, softmax and the loss are float32.
 Einsum letters: b batch, t position, d embed, c one of q k v, h head, k head dim, f hidden.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +31,8 @@ INIT_STD = 0.02
 VOCAB_MULTIPLE = 128
 FLOAT32 = jnp.dtype(jnp.float32)
 
-LayerParams = nnx.State[Any, Any]
-Initializer = Callable[[jax.Array, tuple[int, ...]], jax.Array]
+LayerParams = Any
+"""Parameters of layers: an nnx.State, or nested dictionaries of arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +52,8 @@ class GPTSpec:
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
-def _normal(std: float) -> Initializer:
-    return lambda key, shape: std * jax.random.normal(key, shape, jnp.float32)
-
-
 def _param(rngs: nnx.Rngs, shape: tuple[int, ...], std: float) -> nnx.Param[jax.Array]:
-    return nnx.Param(_normal(std)(rngs.params(), shape))
+    return nnx.Param(std * jax.random.normal(rngs.params(), shape, jnp.float32))
 
 
 def _zeros(*shape: int) -> nnx.Param[jax.Array]:
@@ -243,7 +238,7 @@ class GPT(nnx.Module):
 
 def run_layers(
     graph: nnx.GraphDef[Block],
-    layers: LayerParams | dict[str, Any],
+    layers: LayerParams,
     x: Float[Array, "batch seq embed"],
     keys: Key[Array, " batch"] | None,
     first_layer: int | Array,

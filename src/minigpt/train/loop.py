@@ -42,6 +42,8 @@ class Training:
     source: BatchSource
     validation: Callable[[], Iterator[Batch]]
     to_device: Callable[[Batch], Batch]
+    to_saved: Callable[[TrainState], TrainState]
+    """The state as checkpoints hold it, whatever the mesh."""
     sampler: Sampler
     checkpoints: Checkpoints
     sinks: Sequence[Sink]
@@ -188,7 +190,7 @@ class _Fit:
     def save_if_due(self, step: int) -> None:
         """Start saving; a step that a signal stopped in its evaluation is saved by the stop."""
         if self.saves(step) and self.progress.paused_step == step:
-            self.training.checkpoints.save(self.state, self.progress)
+            self.training.checkpoints.save(self.training.to_saved(self.state), self.progress)
             self.count_elapsed()
 
     def count_elapsed(self) -> float:
@@ -256,7 +258,7 @@ class _Fit:
 
     def save_now(self) -> None:
         self.read_metrics()
-        self.training.checkpoints.save(self.state, self.progress)
+        self.training.checkpoints.save(self.training.to_saved(self.state), self.progress)
         self.training.checkpoints.wait()
 
     def last_checkpoint(self) -> str:

@@ -1,0 +1,315 @@
+"""Runs a schedule over stage functions, inside one ``shard_map`` that is manual over all axes.
+
+All shapes here are those of one device. A device is one stage; ``lax.scan`` walks the ticks, and
+in each the device does the forward and the backward unit that the schedule gives its stage.
+
+Every device must issue its collectives in the same order, or XLA:CPU's rendezvous can wait for
+ever. Independent ones (the forward hop, the backward hop, sums inside the stages) have no order of
+their own, so ``_in_order`` gives them one.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from minigpt.parallel.mesh import AXES
+from minigpt.parallel.schedule import Schedule, Unit
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The model as the pipeline sees it; ``m`` is the number of a microbatch.
+
+    Attributes:
+        embed: ``(rest, m) -> x``, what enters the first layer. All devices take part.
+        layers: ``(chunk parameters, x, chunk, m) -> y``, this stage's layers of a chunk.
+        head: ``(rest, y, m) -> loss sum``, from what leaves the last layer. All take part.
+    """
+
+    embed: Callable[[Tree, jax.Array], jax.Array]
+    layers: Callable[[Tree, jax.Array, jax.Array, jax.Array], jax.Array]
+    head: Callable[[Tree, jax.Array, jax.Array], jax.Array]
+
+
+class _Carry(NamedTuple):
+    """What a device keeps from tick to tick."""
+
+    received: jax.Array  # activations from the stage before
+    received_gradient: jax.Array  # gradient from the stage behind
+    inputs: jax.Array  # [slots, ...] inputs of units whose backward pass is to come
+    head_gradients: jax.Array  # [places, ...] of microbatches through the head, not yet back
+    layer_gradients: Tree
+    rest_gradients: Tree
+    loss: jax.Array
+
+
+class _Row(NamedTuple):
+    """A tick of the schedule as arrays: of one stage after ``at``, of all before."""
+
+    valid: jax.Array
+    chunk: jax.Array
+    microbatch: jax.Array
+    slot: jax.Array
+
+    def at(self, stage: jax.Array | int) -> "_Row":
+        """The entries of a stage."""
+        return _Row(*(entry[stage] for entry in self))
+
+
+def accumulated_gradients(
+    stages: Stages, num_microbatches: int, layers: Tree, rest: Tree
+) -> tuple[jax.Array, tuple[Tree, Tree]]:
+    """As ``pipelined_gradients``, where one stage holds all layers: nothing is recomputed."""
+
+    def loss_of(layers: Tree, rest: Tree, m: jax.Array) -> jax.Array:
+        x = vary(stages.embed(rest, m), "pipe")
+        y = stages.layers(_at(layers, jnp.int32(0)), x, jnp.int32(0), m)
+        return stages.head(rest, lax.psum(y, "pipe"), m)
+
+    def add_microbatch(carry: tuple[Tree, Tree], m: jax.Array) -> tuple[tuple[Tree, Tree], None]:
+        loss, gradients = carry
+        more, found = jax.value_and_grad(loss_of, (0, 1))(layers, rest, m)
+        return (loss + more, _add(gradients, found)), None
+
+    zeros = jax.tree.map(lambda leaf: _like(jnp.zeros(leaf.shape), leaf), (layers, rest))
+    start = (vary(jnp.zeros(()), "data"), zeros)
+    return lax.scan(add_microbatch, start, jnp.arange(num_microbatches))[0]
+
+
+def pipelined_gradients(
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, like: jax.ShapeDtypeStruct
+) -> tuple[jax.Array, tuple[Tree, Tree]]:
+    """Loss sum and gradients of all microbatches; the backward pass recomputes each unit.
+
+    Args:
+        stages: the model.
+        schedule: who does what when.
+        layers: this stage's layer parameters, ``[chunks, layers, ...]``.
+        rest: all other parameters.
+        like: shape and dtype of what travels between stages.
+
+    Returns:
+        The loss sum, and the gradients of ``layers`` and ``rest``, float32; those of ``rest`` that
+        are not split are complete on every device.
+    """
+    run = _Run(stages, schedule, layers, rest)
+    carry = run.start(like)
+    for first, last in run.phases():
+        forward, backward = run.table("forward", first, last), run.table("backward", first, last)
+        carry, _ = lax.scan(run.tick, carry, (forward, backward))
+    return carry.loss, (carry.layer_gradients, carry.rest_gradients)
+
+
+def pipelined_loss(
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, like: jax.ShapeDtypeStruct
+) -> jax.Array:
+    """Loss sum of all microbatches: the forward ticks of the schedule alone."""
+    run = _Run(stages, schedule, layers, rest)
+    zero = vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
+
+    def tick(carry: tuple[jax.Array, jax.Array], row: _Row) -> tuple[Any, None]:
+        received, loss = carry
+        y = run.forward(received, row)[1]
+        done, unit = run.through_the_head(row)
+        added = lax.cond(
+            done,
+            lambda y: _like(stages.head(rest, run.from_last(y), unit.microbatch), loss),
+            lambda y: jnp.zeros_like(loss),
+            y,
+        )
+        y, added = _in_order(y, added)
+        return (lax.ppermute(y, "pipe", run.ring), loss + added), None
+
+    loss = vary(jnp.zeros(()), "data")
+    table = run.table("forward", 0, schedule.num_forward_ticks)
+    return lax.scan(tick, (zero, loss), table)[0][1]
+
+
+class _Run:
+    """One schedule over one set of parameters, on this device."""
+
+    def __init__(self, stages: Stages, schedule: Schedule, layers: Tree, rest: Tree) -> None:
+        self.stages, self.schedule = stages, schedule
+        self.layers, self.rest = layers, rest
+        self.stage = lax.axis_index("pipe")
+        self.last = schedule.num_stages - 1
+        self.ring = [(i, (i + 1) % schedule.num_stages) for i in range(schedule.num_stages)]
+        self.back = [(there, here) for here, there in self.ring]
+
+    def phases(self) -> list[tuple[int, int]]:
+        """Ranges of ticks in which the same directions occur: warm-up, steady, drain."""
+        schedule = self.schedule
+        marks = {0, schedule.first_backward_tick, schedule.num_forward_ticks, schedule.num_ticks}
+        edges = sorted(marks)
+        return list(itertools.pairwise(edges))
+
+    def table(self, direction: str, first: int, last: int) -> _Row | None:
+        """Ticks ``first`` to ``last - 1`` as arrays ``[ticks, stages]``; None for bubbles only."""
+        works = self.schedule.ticks[first:last]
+        units: list[list[Unit | None]] = [
+            [getattr(work, direction) for work in row] for row in works
+        ]
+        if not any(unit for row in units for unit in row):
+            return None
+
+        def column(entry: Callable[[Unit], int]) -> jax.Array:
+            return jnp.array([[entry(u) if u else 0 for u in row] for row in units], jnp.int32)
+
+        return _Row(
+            valid=jnp.array([[u is not None for u in row] for row in units]),
+            chunk=column(lambda u: u.chunk),
+            microbatch=column(lambda u: u.microbatch),
+            slot=column(lambda u: u.slot),
+        )
+
+    def start(self, like: jax.ShapeDtypeStruct) -> _Carry:
+        zero = vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
+        waiting = self.schedule.num_microbatches if self.schedule.kind == "gpipe" else 1
+
+        def gradient(leaf: jax.Array) -> jax.Array:
+            return _like(jnp.zeros(leaf.shape, jnp.float32), leaf)
+
+        return _Carry(
+            received=zero,
+            received_gradient=zero,
+            inputs=jnp.broadcast_to(zero, (self.schedule.num_slots, *zero.shape)),
+            head_gradients=jnp.broadcast_to(
+                vary(jnp.zeros(like.shape, like.dtype), "data"), (waiting, *zero.shape)
+            ),
+            layer_gradients=jax.tree.map(gradient, self.layers),
+            rest_gradients=jax.tree.map(gradient, self.rest),
+            loss=vary(jnp.zeros(()), "data"),
+        )
+
+    def tick(self, carry: _Carry, work: tuple[_Row | None, _Row | None]) -> tuple[_Carry, None]:
+        """The forward unit, the head, the backward unit, then one hop each way."""
+        forward, backward = work
+        y = carry.received
+        if forward is not None:
+            x, y = self.forward(carry.received, forward)
+            mine = forward.at(self.stage)
+            kept = jnp.where(mine.valid, x, carry.inputs[mine.slot])
+            carry = carry._replace(inputs=carry.inputs.at[mine.slot].set(kept))
+            carry = self.head(carry, forward, y)
+        d_x = carry.received_gradient
+        if backward is not None:
+            carry, d_x = self.backward(carry, backward)
+        y, d_x, rest = _in_order(y, d_x, carry.rest_gradients)
+        carry = carry._replace(rest_gradients=rest)
+        if forward is not None:
+            y = lax.ppermute(y, "pipe", self.ring)
+        if backward is not None:
+            y, d_x = _in_order(y, d_x)
+            d_x = lax.ppermute(d_x, "pipe", self.back)
+        return carry._replace(received=y, received_gradient=d_x), None
+
+    def forward(self, received: jax.Array, row: _Row) -> tuple[jax.Array, jax.Array]:
+        """Input and output of this stage's forward unit."""
+        mine, first = row.at(self.stage), row.at(0)
+        embedded = lax.cond(
+            first.valid & (first.chunk == 0),
+            lambda: vary(self.stages.embed(self.rest, first.microbatch), "pipe"),
+            lambda: jnp.zeros_like(received),
+        )
+        x = jnp.where((self.stage == 0) & (mine.chunk == 0), embedded, received)
+        return x, self.stages.layers(_at(self.layers, mine.chunk), x, mine.chunk, mine.microbatch)
+
+    def through_the_head(self, row: _Row) -> tuple[jax.Array, _Row]:
+        """Whether a microbatch leaves the last layer in this tick, and the last stage's unit."""
+        unit = row.at(self.last)
+        return unit.valid & (unit.chunk == self.schedule.interleave - 1), unit
+
+    def from_last(self, y: jax.Array) -> jax.Array:
+        """The last stage's array, on every stage."""
+        return lax.psum(jnp.where(self.stage == self.last, y, 0), "pipe")
+
+    def head(self, carry: _Carry, row: _Row, y: jax.Array) -> _Carry:
+        """Loss and gradients of the microbatch that the last stage has just finished."""
+        done, unit = self.through_the_head(row)
+
+        def run(y: jax.Array, carry: _Carry) -> _Carry:
+            loss, (d_rest, d_y) = jax.value_and_grad(self.stages.head, (0, 1))(
+                self.rest, self.from_last(y), unit.microbatch
+            )
+            place = unit.microbatch % carry.head_gradients.shape[0]
+            return carry._replace(
+                head_gradients=carry.head_gradients.at[place].set(d_y),
+                rest_gradients=_add(carry.rest_gradients, d_rest),
+                loss=carry.loss + loss,
+            )
+
+        return lax.cond(done, run, lambda y, carry: carry, y, carry)
+
+    def backward(self, carry: _Carry, row: _Row) -> tuple[_Carry, jax.Array]:
+        """This stage's backward unit, and the embedding's if one arrives at the first layer."""
+        mine, first = row.at(self.stage), row.at(0)
+        last_chunk = self.schedule.interleave - 1
+        d_head = carry.head_gradients[mine.microbatch % carry.head_gradients.shape[0]]
+        is_end = (self.stage == self.last) & (mine.chunk == last_chunk)
+        d_y = jnp.where(is_end, d_head, carry.received_gradient)
+        x, d_y = _in_order(carry.inputs[mine.slot], d_y)
+        _, pull = jax.vjp(
+            lambda layers, x: self.stages.layers(layers, x, mine.chunk, mine.microbatch),
+            _at(self.layers, mine.chunk),
+            x,
+        )
+        d_layers, d_x = jax.tree.map(lambda d: jnp.where(mine.valid, d, 0), pull(d_y))
+        layer_gradients = jax.tree.map(
+            lambda total, d: total.at[mine.chunk].add(d), carry.layer_gradients, d_layers
+        )
+
+        def embedding(gradients: Tree, d_x: jax.Array) -> Tree:
+            d_first = lax.psum(jnp.where(self.stage == 0, d_x, 0), "pipe")
+            _, pull = jax.vjp(lambda rest: self.stages.embed(rest, first.microbatch), self.rest)
+            return _add(gradients, pull(d_first)[0])
+
+        rest_gradients = lax.cond(
+            first.valid & (first.chunk == 0),
+            embedding,
+            lambda gradients, d_x: gradients,
+            carry.rest_gradients,
+            d_x,
+        )
+        carry = carry._replace(layer_gradients=layer_gradients, rest_gradients=rest_gradients)
+        return carry, d_x
+
+
+def differ(x: jax.Array) -> jax.Array:
+    """Mark an array as differing between all devices, as far as it is not marked yet."""
+    return vary(x, *AXES)
+
+
+def vary(x: jax.Array, *axes: str) -> jax.Array:
+    """Mark an array as differing along mesh axes, as far as it is not marked yet."""
+    missing = tuple(axis for axis in axes if axis not in _varying(x))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+
+def _varying(x: jax.Array) -> frozenset[str]:
+    """The mesh axes along which devices hold different values, as shard_map's types know it."""
+    kind = jax.typeof(x)
+    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying
+
+
+def _like(x: jax.Array, other: jax.Array) -> jax.Array:
+    return vary(x, *_varying(other))
+
+
+def _in_order(*arrays: Tree) -> Tree:
+    """All of them, none before all are computed."""
+    return lax.optimization_barrier(arrays)
+
+
+def _at(tree: Tree, index: jax.Array) -> Tree:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
+
+
+def _add(totals: Tree, more: Tree) -> Tree:
+    return jax.tree.map(lambda total, d: total + d.astype(total.dtype), totals, more)

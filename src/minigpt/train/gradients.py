@@ -1,0 +1,192 @@
+"""Loss and gradients of a global batch on any mesh: one ``shard_map``, manual over all axes.
+
+Here the model meets the mesh. Tensor-parallel peers add up partial products, owners of vocabulary
+rows exchange normalisers, stages pass activations on, and data-parallel groups add their gradients
+once, at the end. On one device the same program has nothing to exchange.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from minigpt.config import Config
+from minigpt.data.batches import Batch
+from minigpt.model.gpt import GPT, GPTSpec, run_layers
+from minigpt.model.loss import target_weights
+from minigpt.model.peers import Peers
+from minigpt.parallel.mesh import VOCAB_AXES
+from minigpt.parallel.pipeline import (
+    Stages,
+    accumulated_gradients,
+    differ,
+    pipelined_gradients,
+    pipelined_loss,
+    vary,
+)
+from minigpt.parallel.schedule import Schedule
+from minigpt.parallel.sharding import BATCH, param_specs
+from minigpt.train.state import Params, StateLayout, init_params
+
+PEERS = Peers(
+    sum_partial=partial(lax.psum, axis_name="model"),
+    first_head=lambda num_held: lax.axis_index("model") * num_held,
+    sum_vocab=partial(lax.psum, axis_name=VOCAB_AXES),
+    max_vocab=partial(lax.pmax, axis_name=VOCAB_AXES),
+    first_vocab=lambda num_held: lax.axis_index(VOCAB_AXES) * num_held,
+    differ=differ,
+)
+
+Gradients = Callable[[Params, Batch, jax.Array], tuple[Params, jax.Array, jax.Array]]
+
+
+class ParallelModel:
+    """A model on a mesh: what the training and the evaluation step are made of."""
+
+    def __init__(self, config: Config, spec: GPTSpec, layout: StateLayout) -> None:
+        """Of a configuration whose mesh is ``layout.mesh``."""
+        self._spec = dataclasses.replace(spec, peers=PEERS)
+        whole = nnx.eval_shape(lambda: GPT(self._spec, nnx.Rngs(0)))
+        self._graph, self._block_graph = nnx.graphdef(whole), nnx.graphdef(whole.blocks)
+        shapes = jax.eval_shape(lambda: layout.to_chunks(init_params(spec, 0)))
+        self._specs = param_specs(shapes)
+        self._mesh = layout.mesh
+        self._root_key = jax.random.key(config.train.seed)
+        self._schedule = Schedule(
+            config.parallel.schedule,
+            layout.mesh.shape["pipe"],
+            config.parallel.interleave,
+            config.parallel.microbatches,
+        )
+
+    def gradients(
+        self, params: Params, batch: Batch, step: jax.Array
+    ) -> tuple[Params, jax.Array, jax.Array]:
+        """float32 gradients of the mean loss, the mean loss, and the number of valid targets.
+
+        Gradients of the *summed* loss are added up over microbatches and groups; the division by
+        the number of valid targets of the whole batch comes once, at the end, so that rows with
+        more valid targets weigh more, however the batch is cut.
+        """
+
+        def local(
+            params: Params, batch: Batch, step: jax.Array
+        ) -> tuple[jax.Array, Params, jax.Array]:
+            layers, rest = _split(jax.tree.map(lambda leaf: vary(leaf, "data"), params))
+            rows = self._microbatches(batch, step)
+            stages = self._stages(rows, layers)
+            if self._schedule.num_stages == 1:
+                loss, found = accumulated_gradients(
+                    stages, self._schedule.num_microbatches, layers, rest
+                )
+            else:
+                loss, found = pipelined_gradients(
+                    stages, self._schedule, layers, rest, rows.residual_stream
+                )
+            gradients = {"blocks": found[0], **found[1]}
+            return lax.psum((loss, gradients, rows.weights.sum()), "data")
+
+        run = self._on_mesh(local, (P(), self._specs, P()))
+        total, summed, num_tokens = run(params, batch, step)
+        mean = jax.tree.map(lambda gradient: gradient / num_tokens, summed)
+        return mean, total / num_tokens, num_tokens
+
+    def loss_sum(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Summed loss and number of valid targets, without dropout."""
+
+        def local(params: Params, batch: Batch, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+            layers, rest = _split(jax.tree.map(lambda leaf: vary(leaf, "data"), params))
+            rows = self._microbatches(batch, None)
+            stages = self._stages(rows, layers)
+            loss = pipelined_loss(stages, self._schedule, layers, rest, rows.residual_stream)
+            return lax.psum((loss, rows.weights.sum()), "data")
+
+        return self._on_mesh(local, (P(), P()))(params, batch, jnp.int32(0))
+
+    def _on_mesh(self, local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:  # noqa: ANN401
+        """``local(params, batch, step)`` on every device, with its parts of the arrays."""
+        in_specs = (self._specs, Batch(BATCH, BATCH), P())
+        return jax.shard_map(local, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs)
+
+    def _microbatches(self, batch: Batch, step: jax.Array | None) -> "_Rows":
+        """This device's rows as microbatches; dropout keys of their global rows if training."""
+        num_rows = batch.lengths.shape[0]
+        keys = None
+        if step is not None and self._spec.model.dropout > 0:
+            step_key = jax.random.fold_in(self._root_key, step)
+            rows = lax.axis_index("data") * num_rows + jnp.arange(num_rows)
+            keys = jax.vmap(lambda row: jax.random.fold_in(step_key, row))(rows)
+
+        def cut(leaf: jax.Array) -> jax.Array:
+            return leaf.reshape(self._schedule.num_microbatches, -1, *leaf.shape[1:])
+
+        weights = target_weights(batch.lengths, batch.tokens.shape[1] - 1)
+        return _Rows(
+            tokens=cut(batch.tokens),
+            weights=cut(weights),
+            keys=None if keys is None else cut(keys),
+            embed_dim=self._spec.model.embed_dim,
+        )
+
+    def _stages(self, rows: "_Rows", all_layers: Params) -> Stages:
+        """The model's three parts for one device's microbatches.
+
+        ``all_layers`` only completes the model for the parts that do not use them.
+        """
+        num_stages = self._schedule.num_stages
+
+        def model(rest: Params) -> GPT:
+            return nnx.merge(self._graph, {**rest, "blocks": all_layers})
+
+        def embed(rest: Params, m: jax.Array) -> jax.Array:
+            return model(rest).first_hidden(rows.tokens[m][:, :-1], rows.keys_of(m))
+
+        def layers(chunk_params: Params, x: jax.Array, chunk: jax.Array, m: jax.Array) -> jax.Array:
+            per_chunk = jax.tree.leaves(chunk_params)[0].shape[0]
+            first_layer = (chunk * num_stages + lax.axis_index("pipe")) * per_chunk
+            return run_layers(
+                self._block_graph,
+                chunk_params,
+                x,
+                rows.keys_of(m),
+                first_layer,
+                remat=self._spec.remat,
+            )
+
+        def head(rest: Params, y: jax.Array, m: jax.Array) -> jax.Array:
+            whole = model(rest)
+            hidden = whole.final_norm(y)
+            return whole.head_loss_sum(hidden, rows.tokens[m][:, 1:], rows.weights[m])
+
+        return Stages(embed, layers, head)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """One device's microbatches: ``[microbatches, rows, ...]``."""
+
+    tokens: jax.Array
+    weights: jax.Array
+    keys: jax.Array | None
+    embed_dim: int
+
+    def keys_of(self, m: jax.Array) -> jax.Array | None:
+        """Dropout keys of a microbatch's rows."""
+        return None if self.keys is None else self.keys[m]
+
+    @property
+    def residual_stream(self) -> jax.ShapeDtypeStruct:
+        """What travels between stages."""
+        return jax.ShapeDtypeStruct((*self.weights.shape[1:], self.embed_dim), jnp.float32)
+
+
+def _split(params: Params) -> tuple[Params, Params]:
+    """Parameters of the layers, and the rest."""
+    rest = {name: value for name, value in params.items() if name != "blocks"}
+    return params["blocks"], rest

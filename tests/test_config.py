@@ -14,10 +14,9 @@ from minigpt.config import (
     ParallelConfig,
     RunConfig,
     TrainConfig,
-    differences,
-    flatten,
-    nearest_divisor,
 )
+from minigpt.config_file import differences, flatten
+from minigpt.config_rules import nearest_divisor
 from minigpt.errors import ConfigError, MiniGPTError
 
 GROUPS = {
@@ -80,6 +79,11 @@ REFUSED = [
     ("train.target_loss", math.nan, ["at least 0"]),
     ("train.peak_flops", 0.0, ["above 0", "312e12"]),
     ("train.peak_flops", math.nan, ["above 0", "312e12"]),
+    ("parallel.pipe", 0, ["at least 1", "use 1 or more"]),
+    ("parallel.data", 0, ["at least 1, or -1"]),
+    ("parallel.model", 0, ["at least 1", "use 1 or more"]),
+    ("parallel.interleave", 0, ["at least 1", "use 1 or more"]),
+    ("parallel.interleave", 2, ["needs pipeline stages", "parallel.pipe 2 or more"]),
     ("parallel.microbatches", 0, ["at least 1", "use 1 or more"]),
     ("checkpoint.every", -1, ["at least 0", "use 0 or more"]),
     ("checkpoint.keep", 0, ["at least 1", "use 1 or more"]),
@@ -115,6 +119,11 @@ ACCEPTED = [
     ("train.sample_every", 0),
     ("train.target_loss", 0.0),
     ("train.peak_flops", 312e12),
+    ("parallel.pipe", 4),
+    ("parallel.data", 8),
+    ("parallel.data", -1),
+    ("parallel.model", 4),
+    ("parallel.interleave", 1),
     ("parallel.microbatches", 8),
     ("checkpoint.every", 0),
     ("checkpoint.keep", 1),
@@ -146,6 +155,23 @@ def test_refuses_a_value_that_cannot_work(field, value, fragments):
     shown = repr(value) if isinstance(value, str) else str(value)
     for fragment in (field, shown, *fragments):
         assert fragment in message
+
+
+@pytest.mark.parametrize(
+    ("parallel", "fragments"),
+    [
+        ({"pipe": 3}, ["model.num_layers: 4", "3 x 1", "nearest that works is 3 or 6"]),
+        ({"pipe": 2, "interleave": 3}, ["model.num_layers: 4", "2 x 3", "works is 6"]),
+        ({"data": 3}, ["train.global_batch_size: 8", "3 x 1", "works is 6 or 9"]),
+        ({"data": 2, "microbatches": 8}, ["2 x 8", "works is 16"]),
+        ({"model": 3}, ["model.num_heads: 4", "nearest that works is 2"]),
+    ],
+)
+def test_a_mesh_must_divide_the_model_and_the_batch(parallel, fragments):
+    with pytest.raises(ConfigError) as caught:
+        Config(parallel=ParallelConfig(**parallel))
+    for fragment in fragments:
+        assert fragment in str(caught.value)
 
 
 def test_every_number_has_a_value_that_is_refused_and_one_that_is_accepted():

@@ -4,45 +4,17 @@ Plain Python on purpose: reading a configuration must not start an accelerator r
 Rules about one group are checked in that group, rules that join groups in ``Config``.
 """
 
-import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from minigpt.errors import ConfigError
-
-
-def _require(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as an assertion
-    if not condition:
-        raise ConfigError(message)
-
-
-def _at_least(group: object, prefix: str, minimum: float, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        _require(
-            value is None or value >= minimum,
-            f"{prefix}.{name} must be at least {minimum}, got {value}: use {minimum} or more",
-        )
-        _require(
-            value is None or math.isfinite(value),
-            f"{prefix}.{name} must be finite, got {value}",
-        )
-
-
-def _fraction(group: object, prefix: str, *names: str) -> None:
-    for name in names:
-        value = getattr(group, name)
-        _require(
-            0 <= value < 1,
-            f"{prefix}.{name} must be at least 0 and below 1, got {value}",
-        )
-
-
-def nearest_divisor(total: int, wanted: int) -> int:
-    """The divisor of ``total`` closest to ``wanted`` (the smaller of two equally close)."""
-    divisors = (d for d in range(1, total + 1) if total % d == 0)
-    return min(divisors, key=lambda divisor: (abs(divisor - wanted), divisor))
+from minigpt.config_rules import (
+    at_least,
+    fraction,
+    nearest_divisor,
+    nearest_multiples,
+    require,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +31,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse names that would leave the folder of runs."""
-        _require(
+        require(
             bool(self.name) and "/" not in self.name and not self.name.startswith("."),
             f"run.name must be a plain folder name that does not start with a dot, "
             f"got {self.name!r}: for example 'mini', and use run.directory for the path",
@@ -85,8 +57,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        _at_least(self, "data", 1, "max_stories")
-        _fraction(self, "data", "val_fraction")
+        at_least(self, "data", 1, "max_stories")
+        fraction(self, "data", "val_fraction")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,10 +82,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Check sizes and that heads divide the width."""
-        _at_least(self, "model", 1, "num_layers", "num_heads", "embed_dim", "mlp_dim")
-        _at_least(self, "model", 2, "seq_length")
-        _fraction(self, "model", "dropout")
-        _require(
+        at_least(self, "model", 1, "num_layers", "num_heads", "embed_dim", "mlp_dim")
+        at_least(self, "model", 2, "seq_length")
+        fraction(self, "model", "dropout")
+        require(
             self.embed_dim % self.num_heads == 0,
             f"model.num_heads must divide model.embed_dim: {self.embed_dim} is not divisible "
             f"by {self.num_heads}; the nearest number of heads that works is "
@@ -154,12 +126,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         """Check each field and that the learning rate does not rise at the end."""
-        _require(
+        require(
             math.isfinite(self.learning_rate) and self.learning_rate > 0,
             f"optimizer.learning_rate must be above 0 and finite, got {self.learning_rate}: "
             "3e-4 to 3e-3 suits small models",
         )
-        _at_least(
+        at_least(
             self,
             "optimizer",
             0,
@@ -168,8 +140,8 @@ class OptimizerConfig:
             "weight_decay",
             "clip_norm",
         )
-        _fraction(self, "optimizer", "beta1", "beta2")
-        _require(
+        fraction(self, "optimizer", "beta1", "beta2")
+        require(
             self.min_learning_rate <= self.learning_rate,
             f"optimizer.min_learning_rate must not exceed optimizer.learning_rate: "
             f"{self.min_learning_rate} > {self.learning_rate}; use "
@@ -204,15 +176,13 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        _at_least(self, "train", 1, "steps", "global_batch_size", "log_every")
-        _at_least(
-            self, "train", 0, "seed", "eval_every", "eval_rows", "sample_every", "target_loss"
-        )
-        _require(
+        at_least(self, "train", 1, "steps", "global_batch_size", "log_every")
+        at_least(self, "train", 0, "seed", "eval_every", "eval_rows", "sample_every", "target_loss")
+        require(
             self.seed < 2**32,
             f"train.seed must be below 2**32, got {self.seed}",
         )
-        _require(
+        require(
             self.peak_flops is None or 0 < self.peak_flops < math.inf,
             f"train.peak_flops must be above 0 and finite, got {self.peak_flops}: for example "
             "312e12 for an A100 in bfloat16",
@@ -242,12 +212,12 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        _at_least(self, "parallel", 1, "pipe", "model", "microbatches", "interleave")
-        _require(
+        at_least(self, "parallel", 1, "pipe", "model", "microbatches", "interleave")
+        require(
             self.data == -1 or self.data >= 1,
             f"parallel.data must be at least 1, or -1 for what is left, got {self.data}",
         )
-        _require(
+        require(
             self.pipe > 1 or self.interleave == 1,
             f"parallel.interleave needs pipeline stages: it is {self.interleave} with "
             f"parallel.pipe {self.pipe}; use parallel.interleave 1, or parallel.pipe 2 or more",
@@ -265,8 +235,8 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         """Check each field by itself."""
-        _at_least(self, "checkpoint", 0, "every")
-        _at_least(self, "checkpoint", 1, "keep")
+        at_least(self, "checkpoint", 0, "every")
+        at_least(self, "checkpoint", 1, "keep")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,41 +253,8 @@ class Config:
 
     def __post_init__(self) -> None:
         """Check the rules that join groups."""
-        batch, pieces = self.train.global_batch_size, self.parallel.microbatches
-        _require(
-            batch % pieces == 0,
-            f"parallel.microbatches must divide train.global_batch_size: {batch} is not "
-            f"divisible by {pieces}; the nearest number of microbatches that works is "
-            f"{nearest_divisor(batch, pieces)}",
-        )
-        groups = max(1, self.parallel.data)
-        _require(
-            batch % (pieces * groups) == 0,
-            f"parallel.data x parallel.microbatches must divide train.global_batch_size: {batch} "
-            f"is not divisible by {groups} x {pieces}; the nearest batch sizes that work are "
-            f"{max(1, batch // (pieces * groups)) * pieces * groups} and "
-            f"{(batch // (pieces * groups) + 1) * pieces * groups}",
-        )
-        chunks = self.parallel.pipe * self.parallel.interleave
-        layers = self.model.num_layers
-        _require(
-            layers % chunks == 0,
-            f"parallel.pipe x parallel.interleave must divide model.num_layers: {layers} is not "
-            f"divisible by {self.parallel.pipe} x {self.parallel.interleave}; the nearest numbers "
-            f"of layers that work are {max(1, layers // chunks) * chunks} and "
-            f"{(layers // chunks + 1) * chunks}",
-        )
-        for name, size in (
-            ("model.num_heads", self.model.num_heads),
-            ("model.mlp_dim", self.model.hidden_dim),
-        ):
-            _require(
-                size % self.parallel.model == 0,
-                f"parallel.model must divide {name}: {size} is not divisible by "
-                f"{self.parallel.model}; the nearest that works is "
-                f"{nearest_divisor(size, self.parallel.model)}",
-            )
-        _require(
+        _check_division(self)
+        require(
             self.train.target_loss is None
             or (self.train.eval_every > 0 and self.data.val_fraction > 0),
             f"train.target_loss is a validation loss and needs an evaluation: it is "
@@ -326,22 +263,37 @@ class Config:
         )
 
 
-def differences(old: Config, new: Config) -> dict[str, tuple[object, object]]:
-    """The dotted fields in which two configurations differ, with both values."""
-    before, after = flatten(dataclasses.asdict(old)), flatten(dataclasses.asdict(new))
-    return {
-        name: (before.get(name), after.get(name))
-        for name in after | before
-        if before.get(name) != after.get(name)
-    }
-
-
-def flatten(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested dictionaries as one dictionary with dotted names."""
-    flat: dict[str, object] = {}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
-        else:
-            flat[prefix + name] = value
-    return flat
+def _check_division(config: Config) -> None:
+    """The batch, the layers and each layer must be divisible as the mesh divides them."""
+    batch, pieces = config.train.global_batch_size, config.parallel.microbatches
+    require(
+        batch % pieces == 0,
+        f"parallel.microbatches must divide train.global_batch_size: {batch} is not "
+        f"divisible by {pieces}; the nearest number of microbatches that works is "
+        f"{nearest_divisor(batch, pieces)}",
+    )
+    groups = max(1, config.parallel.data)
+    require(
+        batch % (pieces * groups) == 0,
+        f"parallel.data x parallel.microbatches must divide train.global_batch_size: {batch} "
+        f"is not divisible by {groups} x {pieces}; the nearest that works is "
+        f"{nearest_multiples(batch, groups * pieces)}",
+    )
+    chunks = config.parallel.pipe * config.parallel.interleave
+    layers = config.model.num_layers
+    require(
+        layers % chunks == 0,
+        f"parallel.pipe x parallel.interleave must divide model.num_layers: {layers} is not "
+        f"divisible by {config.parallel.pipe} x {config.parallel.interleave}; the nearest that "
+        f"works is {nearest_multiples(layers, chunks)}",
+    )
+    for name, size in (
+        ("model.num_heads", config.model.num_heads),
+        ("model.mlp_dim", config.model.hidden_dim),
+    ):
+        require(
+            size % config.parallel.model == 0,
+            f"parallel.model must divide {name}: {size} is not divisible by "
+            f"{config.parallel.model}; the nearest that works is "
+            f"{nearest_divisor(size, config.parallel.model)}",
+        )

@@ -1,4 +1,4 @@
-"""Configurations as YAML: reading with exact errors, and writing what was resolved."""
+"""Configurations as YAML: reading with exact errors, writing, and comparing."""
 
 import dataclasses
 import difflib
@@ -148,3 +148,24 @@ def _nearest_choice(value: Any, options: tuple[Any, ...], path: str) -> str:  # 
 def config_to_yaml(config: Config, **extra: Any) -> str:  # noqa: ANN401 - plain YAML values
     """The configuration as YAML text, with ``extra`` keys before it."""
     return yaml.safe_dump({**extra, **dataclasses.asdict(config)}, sort_keys=False)
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[object, object]]:
+    """The dotted fields in which two configurations differ, with both values."""
+    before, after = flatten(dataclasses.asdict(old)), flatten(dataclasses.asdict(new))
+    return {
+        name: (before.get(name), after.get(name))
+        for name in after | before
+        if before.get(name) != after.get(name)
+    }
+
+
+def flatten(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested dictionaries as one dictionary with dotted names."""
+    flat: dict[str, object] = {}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            flat[prefix + name] = value
+    return flat

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from minigpt.parallel.mesh import AXES
+from minigpt.parallel.axes import Axes
 from minigpt.parallel.schedule import Schedule, Unit
 
 Tree = Any
@@ -31,11 +31,13 @@ class Stages:
         embed: ``(rest, m) -> x``, what enters the first layer. All devices take part.
         layers: ``(chunk parameters, x, chunk, m) -> y``, this stage's layers of a chunk.
         head: ``(rest, y, m) -> loss sum``, from what leaves the last layer. All take part.
+        axes: the mesh's axes.
     """
 
     embed: Callable[[Tree, jax.Array], jax.Array]
     layers: Callable[[Tree, jax.Array, jax.Array, jax.Array], jax.Array]
     head: Callable[[Tree, jax.Array, jax.Array], jax.Array]
+    axes: Axes
 
 
 class _Carry(NamedTuple):
@@ -67,19 +69,20 @@ def accumulated_gradients(
     stages: Stages, num_microbatches: int, layers: Tree, rest: Tree
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
     """As ``pipelined_gradients``, where one stage holds all layers: nothing is recomputed."""
+    axes = stages.axes
 
     def loss_of(layers: Tree, rest: Tree, m: jax.Array) -> jax.Array:
-        x = vary(stages.embed(rest, m), "pipe")
+        x = stages.embed(rest, m)
         y = stages.layers(_at(layers, jnp.int32(0)), x, jnp.int32(0), m)
-        return stages.head(rest, lax.psum(y, "pipe"), m)
+        return stages.head(rest, y, m)
 
     def add_microbatch(carry: tuple[Tree, Tree], m: jax.Array) -> tuple[tuple[Tree, Tree], None]:
         loss, gradients = carry
         more, found = jax.value_and_grad(loss_of, (0, 1))(layers, rest, m)
         return (loss + more, _add(gradients, found)), None
 
-    zeros = jax.tree.map(lambda leaf: _like(jnp.zeros(leaf.shape), leaf), (layers, rest))
-    start = (vary(jnp.zeros(()), "data"), zeros)
+    zeros = jax.tree.map(lambda leaf: axes.like(jnp.zeros(leaf.shape), leaf), (layers, rest))
+    start = (axes.vary(jnp.zeros(()), "data"), zeros)
     return lax.scan(add_microbatch, start, jnp.arange(num_microbatches))[0]
 
 
@@ -111,8 +114,8 @@ def pipelined_loss(
     stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, like: jax.ShapeDtypeStruct
 ) -> jax.Array:
     """Loss sum of all microbatches: the forward ticks of the schedule alone."""
-    run = _Run(stages, schedule, layers, rest)
-    zero = vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
+    run, axes = _Run(stages, schedule, layers, rest), stages.axes
+    zero = axes.vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
 
     def tick(carry: tuple[jax.Array, jax.Array], row: _Row) -> tuple[Any, None]:
         received, loss = carry
@@ -120,14 +123,14 @@ def pipelined_loss(
         done, unit = run.through_the_head(row)
         added = lax.cond(
             done,
-            lambda y: _like(stages.head(rest, run.from_last(y), unit.microbatch), loss),
+            lambda y: stages.head(rest, run.from_last(y), unit.microbatch),
             lambda y: jnp.zeros_like(loss),
             y,
         )
         y, added = _in_order(y, added)
-        return (lax.ppermute(y, "pipe", run.ring), loss + added), None
+        return (run.hop(y, run.ring), loss + added), None
 
-    loss = vary(jnp.zeros(()), "data")
+    loss = axes.vary(jnp.zeros(()), "data")
     table = run.table("forward", 0, schedule.num_forward_ticks)
     return lax.scan(tick, (zero, loss), table)[0][1]
 
@@ -138,7 +141,8 @@ class _Run:
     def __init__(self, stages: Stages, schedule: Schedule, layers: Tree, rest: Tree) -> None:
         self.stages, self.schedule = stages, schedule
         self.layers, self.rest = layers, rest
-        self.stage = lax.axis_index("pipe")
+        self.axes = stages.axes
+        self.stage = self.axes.index("pipe")
         self.last = schedule.num_stages - 1
         self.ring = [(i, (i + 1) % schedule.num_stages) for i in range(schedule.num_stages)]
         self.back = [(there, here) for here, there in self.ring]
@@ -170,22 +174,22 @@ class _Run:
         )
 
     def start(self, like: jax.ShapeDtypeStruct) -> _Carry:
-        zero = vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
+        zero = self.axes.vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
         waiting = self.schedule.num_microbatches if self.schedule.kind == "gpipe" else 1
 
         def gradient(leaf: jax.Array) -> jax.Array:
-            return _like(jnp.zeros(leaf.shape, jnp.float32), leaf)
+            return self.axes.like(jnp.zeros(leaf.shape, jnp.float32), leaf)
 
         return _Carry(
             received=zero,
             received_gradient=zero,
             inputs=jnp.broadcast_to(zero, (self.schedule.num_slots, *zero.shape)),
             head_gradients=jnp.broadcast_to(
-                vary(jnp.zeros(like.shape, like.dtype), "data"), (waiting, *zero.shape)
+                self.axes.vary(jnp.zeros(like.shape, like.dtype), "data"), (waiting, *zero.shape)
             ),
             layer_gradients=jax.tree.map(gradient, self.layers),
             rest_gradients=jax.tree.map(gradient, self.rest),
-            loss=vary(jnp.zeros(()), "data"),
+            loss=self.axes.vary(jnp.zeros(()), "data"),
         )
 
     def tick(self, carry: _Carry, work: tuple[_Row | None, _Row | None]) -> tuple[_Carry, None]:
@@ -204,18 +208,22 @@ class _Run:
         y, d_x, rest = _in_order(y, d_x, carry.rest_gradients)
         carry = carry._replace(rest_gradients=rest)
         if forward is not None:
-            y = lax.ppermute(y, "pipe", self.ring)
+            y = self.hop(y, self.ring)
         if backward is not None:
             y, d_x = _in_order(y, d_x)
-            d_x = lax.ppermute(d_x, "pipe", self.back)
+            d_x = self.hop(d_x, self.back)
         return carry._replace(received=y, received_gradient=d_x), None
+
+    def hop(self, x: jax.Array, ring: list[tuple[int, int]]) -> jax.Array:
+        """To the next stage of a ring, from the one before."""
+        return lax.ppermute(x, "pipe", ring) if len(ring) > 1 else x
 
     def forward(self, received: jax.Array, row: _Row) -> tuple[jax.Array, jax.Array]:
         """Input and output of this stage's forward unit."""
         mine, first = row.at(self.stage), row.at(0)
         embedded = lax.cond(
             first.valid & (first.chunk == 0),
-            lambda: vary(self.stages.embed(self.rest, first.microbatch), "pipe"),
+            lambda: self.axes.vary(self.stages.embed(self.rest, first.microbatch), "pipe"),
             lambda: jnp.zeros_like(received),
         )
         x = jnp.where((self.stage == 0) & (mine.chunk == 0), embedded, received)
@@ -228,7 +236,7 @@ class _Run:
 
     def from_last(self, y: jax.Array) -> jax.Array:
         """The last stage's array, on every stage."""
-        return lax.psum(jnp.where(self.stage == self.last, y, 0), "pipe")
+        return self.axes.sum(jnp.where(self.stage == self.last, y, 0), "pipe")
 
     def head(self, carry: _Carry, row: _Row, y: jax.Array) -> _Carry:
         """Loss and gradients of the microbatch that the last stage has just finished."""
@@ -266,7 +274,7 @@ class _Run:
         )
 
         def embedding(gradients: Tree, d_x: jax.Array) -> Tree:
-            d_first = lax.psum(jnp.where(self.stage == 0, d_x, 0), "pipe")
+            d_first = self.axes.sum(jnp.where(self.stage == 0, d_x, 0), "pipe")
             _, pull = jax.vjp(lambda rest: self.stages.embed(rest, first.microbatch), self.rest)
             return _add(gradients, pull(d_first)[0])
 
@@ -279,27 +287,6 @@ class _Run:
         )
         carry = carry._replace(layer_gradients=layer_gradients, rest_gradients=rest_gradients)
         return carry, d_x
-
-
-def differ(x: jax.Array) -> jax.Array:
-    """Mark an array as differing between all devices, as far as it is not marked yet."""
-    return vary(x, *AXES)
-
-
-def vary(x: jax.Array, *axes: str) -> jax.Array:
-    """Mark an array as differing along mesh axes, as far as it is not marked yet."""
-    missing = tuple(axis for axis in axes if axis not in _varying(x))
-    return lax.pcast(x, missing, to="varying") if missing else x
-
-
-def _varying(x: jax.Array) -> frozenset[str]:
-    """The mesh axes along which devices hold different values, as shard_map's types know it."""
-    kind = jax.typeof(x)
-    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying
-
-
-def _like(x: jax.Array, other: jax.Array) -> jax.Array:
-    return vary(x, *_varying(other))
 
 
 def _in_order(*arrays: Tree) -> Tree:

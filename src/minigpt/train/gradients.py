@@ -7,13 +7,11 @@ once, at the end. On one device the same program has nothing to exchange.
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from minigpt.config import Config
@@ -21,29 +19,29 @@ from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT, GPTSpec, run_layers
 from minigpt.model.loss import target_weights
 from minigpt.model.peers import Peers
+from minigpt.parallel.axes import Axes
 from minigpt.parallel.mesh import VOCAB_AXES
 from minigpt.parallel.pipeline import (
     Stages,
     accumulated_gradients,
-    differ,
     pipelined_gradients,
     pipelined_loss,
-    vary,
 )
 from minigpt.parallel.schedule import Schedule
 from minigpt.parallel.sharding import BATCH, param_specs
 from minigpt.train.state import Params, StateLayout, init_params
 
-PEERS = Peers(
-    sum_partial=partial(lax.psum, axis_name="model"),
-    first_head=lambda num_held: lax.axis_index("model") * num_held,
-    sum_vocab=partial(lax.psum, axis_name=VOCAB_AXES),
-    max_vocab=partial(lax.pmax, axis_name=VOCAB_AXES),
-    first_vocab=lambda num_held: lax.axis_index(VOCAB_AXES) * num_held,
-    differ=differ,
-)
 
-Gradients = Callable[[Params, Batch, jax.Array], tuple[Params, jax.Array, jax.Array]]
+def peers_on(axes: Axes) -> Peers:
+    """The exchanges of the model's slices over a mesh's axes."""
+    return Peers(
+        sum_partial=lambda x: axes.sum(x, "model"),
+        first_head=lambda num_held: axes.index("model") * num_held,
+        sum_vocab=lambda x: axes.sum(x, *VOCAB_AXES),
+        max_vocab=lambda x: axes.max(x, *VOCAB_AXES),
+        first_vocab=lambda num_held: axes.index(*VOCAB_AXES) * num_held,
+        differ=axes.differ,
+    )
 
 
 class ParallelModel:
@@ -51,11 +49,12 @@ class ParallelModel:
 
     def __init__(self, config: Config, spec: GPTSpec, layout: StateLayout) -> None:
         """Of a configuration whose mesh is ``layout.mesh``."""
-        self._spec = dataclasses.replace(spec, peers=PEERS)
+        self._axes = Axes.of(layout.mesh)
+        self._spec = dataclasses.replace(spec, peers=peers_on(self._axes))
         whole = nnx.eval_shape(lambda: GPT(self._spec, nnx.Rngs(0)))
         self._graph, self._block_graph = nnx.graphdef(whole), nnx.graphdef(whole.blocks)
         shapes = jax.eval_shape(lambda: layout.to_chunks(init_params(spec, 0)))
-        self._specs = param_specs(shapes)
+        self._specs = jax.tree.map(self._axes.spec, param_specs(shapes))
         self._mesh = layout.mesh
         self._root_key = jax.random.key(config.train.seed)
         self._schedule = Schedule(
@@ -78,7 +77,7 @@ class ParallelModel:
         def local(
             params: Params, batch: Batch, step: jax.Array
         ) -> tuple[jax.Array, Params, jax.Array]:
-            layers, rest = _split(jax.tree.map(lambda leaf: vary(leaf, "data"), params))
+            layers, rest = _split(jax.tree.map(lambda leaf: self._axes.vary(leaf, "data"), params))
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
             if self._schedule.num_stages == 1:
@@ -90,7 +89,7 @@ class ParallelModel:
                     stages, self._schedule, layers, rest, rows.residual_stream
                 )
             gradients = {"blocks": found[0], **found[1]}
-            return lax.psum((loss, gradients, rows.weights.sum()), "data")
+            return self._axes.sum((loss, gradients, rows.weights.sum()), "data")
 
         run = self._on_mesh(local, (P(), self._specs, P()))
         total, summed, num_tokens = run(params, batch, step)
@@ -101,17 +100,18 @@ class ParallelModel:
         """Summed loss and number of valid targets, without dropout."""
 
         def local(params: Params, batch: Batch, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-            layers, rest = _split(jax.tree.map(lambda leaf: vary(leaf, "data"), params))
+            layers, rest = _split(jax.tree.map(lambda leaf: self._axes.vary(leaf, "data"), params))
             rows = self._microbatches(batch, None)
             stages = self._stages(rows, layers)
             loss = pipelined_loss(stages, self._schedule, layers, rest, rows.residual_stream)
-            return lax.psum((loss, rows.weights.sum()), "data")
+            return self._axes.sum((loss, rows.weights.sum()), "data")
 
         return self._on_mesh(local, (P(), P()))(params, batch, jnp.int32(0))
 
     def _on_mesh(self, local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:  # noqa: ANN401
         """``local(params, batch, step)`` on every device, with its parts of the arrays."""
-        in_specs = (self._specs, Batch(BATCH, BATCH), P())
+        rows = self._axes.spec(BATCH)
+        in_specs = (self._specs, Batch(rows, rows), P())
         return jax.shard_map(local, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs)
 
     def _microbatches(self, batch: Batch, step: jax.Array | None) -> "_Rows":
@@ -120,7 +120,7 @@ class ParallelModel:
         keys = None
         if step is not None and self._spec.model.dropout > 0:
             step_key = jax.random.fold_in(self._root_key, step)
-            rows = lax.axis_index("data") * num_rows + jnp.arange(num_rows)
+            rows = self._axes.index("data") * num_rows + jnp.arange(num_rows)
             keys = jax.vmap(lambda row: jax.random.fold_in(step_key, row))(rows)
 
         def cut(leaf: jax.Array) -> jax.Array:
@@ -149,7 +149,7 @@ class ParallelModel:
 
         def layers(chunk_params: Params, x: jax.Array, chunk: jax.Array, m: jax.Array) -> jax.Array:
             per_chunk = jax.tree.leaves(chunk_params)[0].shape[0]
-            first_layer = (chunk * num_stages + lax.axis_index("pipe")) * per_chunk
+            first_layer = (chunk * num_stages + self._axes.index("pipe")) * per_chunk
             return run_layers(
                 self._block_graph,
                 chunk_params,
@@ -164,7 +164,7 @@ class ParallelModel:
             hidden = whole.final_norm(y)
             return whole.head_loss_sum(hidden, rows.tokens[m][:, 1:], rows.weights[m])
 
-        return Stages(embed, layers, head)
+        return Stages(embed, layers, head, self._axes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from minigpt import __version__
-from minigpt.config import Config, differences
-from minigpt.config_file import config_from_mapping, config_to_yaml, read_yaml
+from minigpt.config import Config
+from minigpt.config_file import (
+    config_from_mapping,
+    config_to_yaml,
+    differences,
+    read_yaml,
+)
 from minigpt.errors import CheckpointError, ConfigError
 
 # What may change between the parts of one run: the rest decides what is learned.

@@ -31,13 +31,15 @@ from minigpt.data.store import StoreSpec
 from minigpt.data.tokenizer import Gpt2Tokenizer
 from minigpt.model.attention import blocked_attention
 from minigpt.model.loss import cross_entropy_sum
+from minigpt.parallel.mesh import make_mesh
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.optimizer import make_optimizer
-from minigpt.train.state import init_state, model_spec
+from minigpt.train.state import StateLayout, init_state, model_spec, state_shapes
 from minigpt.train.step import make_train_step
 
 STEP = ModelConfig(num_layers=6, num_heads=6, embed_dim=384, seq_length=256)
 VOCAB, PADDED_VOCAB = 50257, 50304
+LAYOUT = StateLayout(make_mesh((1, 1, 1)), interleave=1, zero=False)
 
 
 def step(dtype: str) -> dict[str, Any]:
@@ -111,12 +113,12 @@ def compile_time() -> dict[str, float]:
         config = Config(model=ModelConfig(num_layers=num_layers))
         spec = model_spec(config, VOCAB)
         optimizer = make_optimizer(config.optimizer, config.train.steps)
-        state = jax.eval_shape(lambda: init_state(spec, optimizer, 0))  # noqa: B023
+        state = state_shapes(spec, optimizer, LAYOUT)
         rows = Batch(
             jax.ShapeDtypeStruct((16, 129), jnp.int32), jax.ShapeDtypeStruct((16,), jnp.int32)
         )
         started = time.perf_counter()
-        make_train_step(config, spec).lower(state, rows).compile()
+        make_train_step(config, spec, LAYOUT).lower(state, rows).compile()
         figures[f"{num_layers} layers"] = time.perf_counter() - started
     return figures
 
@@ -158,8 +160,8 @@ def microbatches() -> dict[str, float]:
         )
         config = replace(config, parallel=replace(config.parallel, microbatches=pieces))
         spec = model_spec(config, VOCAB)
-        state = init_state(spec, make_optimizer(config.optimizer, 20), 0)
-        train_step = make_train_step(config, spec)
+        state = init_state(spec, make_optimizer(config.optimizer, 20), 0, LAYOUT)
+        train_step = make_train_step(config, spec, LAYOUT)
         losses.append([])
         for seed in range(20):
             tokens = np.random.default_rng(seed).integers(0, VOCAB, (8, 129), np.int32)
@@ -195,7 +197,7 @@ def checkpoint() -> dict[str, float]:
     """Seconds that saving the default model (and its optimizer) stalls the loop."""
     config = Config(checkpoint=CheckpointConfig(keep=1))
     state = init_state(
-        model_spec(config, VOCAB), make_optimizer(config.optimizer, config.train.steps), 0
+        model_spec(config, VOCAB), make_optimizer(config.optimizer, config.train.steps), 0, LAYOUT
     )
     stalled: list[float] = []
     with (

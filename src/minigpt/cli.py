@@ -4,6 +4,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ Train a GPT in JAX on the hardware you have.
 commands:
   train              train on a text; without options a small model on generated stories
   sample RUN         generate text from a run's checkpoint
+  verify             prove a mesh: the same training on one device and on the mesh, compared
   bench              measure this machine's training step against its own matrix products
   data fetch NAME    download a public corpus (tinystories)
 
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": _train,
         "sample": _sample,
+        "verify": _verify,
         "bench": _bench,
         "data": _data,
     }
@@ -184,6 +187,47 @@ def _bench(arguments: list[str]) -> None:
         print(json.dumps(result, indent=2))
     else:
         make_console().print(table(result))
+
+
+def _verify(arguments: list[str]) -> None:
+    import tyro
+
+    from minigpt.cli_arguments import VerifyArguments
+
+    options = tyro.cli(VerifyArguments, prog="minigpt verify", args=arguments)
+    import jax
+
+    from minigpt.parallel.mesh import mesh_shape, use_virtual_devices
+    from minigpt.train.console import make_console
+    from minigpt.verify import Verdict, all_meshes, describe, table, verify
+
+    console = make_console()
+    use_virtual_devices(replace(options.parallel, data=options.devices) if options.all
+                        else options.parallel)  # fmt: skip
+    if options.all:
+        meshes = list(all_meshes(options.devices, options.parallel.microbatches))
+    else:
+        pipe, data, model = mesh_shape(options.parallel, jax.device_count())
+        meshes = [replace(options.parallel, pipe=pipe, data=data, model=model)]
+
+    def show(verdict: Verdict) -> None:
+        if not options.all:
+            console.print(table(verdict))
+            return
+        worst = verdict.differences
+        console.print(
+            f"{'equal  ' if verdict.ok else 'DIFFERS'}  {describe(verdict.parallel):<52}"
+            f"loss {worst['loss of each step, relative']:.1e}  "
+            f"parameters {worst['final parameters']:.1e}"
+        )
+
+    verdicts = verify(meshes, steps=options.steps, dropout=options.dropout, notify=show)
+    differing = [describe(verdict.parallel) for verdict in verdicts if not verdict.ok]
+    if differing:
+        raise MiniGPTError(
+            f"{len(differing)} mesh(es) train something else: {'; '.join(differing)}"
+        )
+    console.print(f"{len(verdicts)} mesh(es) train what one device trains")
 
 
 def _data(arguments: list[str]) -> None:

@@ -1,9 +1,12 @@
 """Options of the commands that do not take a training configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tyro.conf import Positional
+
+from minigpt.config import ParallelConfig
+from minigpt.config_rules import at_least, fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +39,23 @@ class FetchArguments:
     """tinystories (version 2, by GPT-4) or tinystories-v1."""
     directory: Path = Path("datasets")
     """Folder to put the files in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyArguments:
+    """Train a small model on one device and on a mesh and compare; exit 1 where they differ."""
+
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    all: bool = False
+    """Every mesh and schedule of --devices devices, instead of the one given."""
+    devices: int = 8
+    """Devices of the meshes of --all; on a CPU they are virtual."""
+    steps: int = 20
+    """Training steps to compare."""
+    dropout: float = 0.1
+    """Dropout of the small model; 0: none."""
+
+    def __post_init__(self) -> None:
+        """Check each field by itself."""
+        at_least(self, "verify", 1, "devices", "steps")
+        fraction(self, "verify", "dropout")

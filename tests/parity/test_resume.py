@@ -115,3 +115,21 @@ def test_a_longer_run_continues_a_finished_one(tmp_path, capsys):
     assert main(arguments(tmp_path, "short", 20)) == 0
     assert "continuing after step 10" in capsys.readouterr().out
     assert [r[0] for r in records(tmp_path, "short") if r[1] == "train"] == list(range(1, 21))
+
+
+def test_a_run_moves_between_meshes(tmp_path):
+    """Started on eight devices, continued on one, with evaluation and samples on the way."""
+    mesh = {"pipe": 2, "data": 2, "model": 2, "microbatches": 2}
+    options = [f"--parallel.{name}={value}" for name, value in mesh.items()]
+    more = ["--train.sample-every", "15"]
+    assert main([*arguments(tmp_path, "moved", 30), *options, *more]) == 0
+    assert main(arguments(tmp_path, "moved", 60)) == 0
+    # The schedule of a run made longer is another one, so the reference is made in the same way.
+    assert main(arguments(tmp_path, "still", 30)) == 0
+    assert main(arguments(tmp_path, "still", 60)) == 0
+    moved, still = records(tmp_path, "moved"), records(tmp_path, "still")
+    assert [row[:2] for row in moved] == [row[:2] for row in still]
+    assert [row[2] for row in moved] == pytest.approx([row[2] for row in still], rel=2e-6)
+    assert [row[4] for row in moved] == [row[4] for row in still]
+    samples = (tmp_path / "runs/moved/samples.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in samples] == [0, 0, 15, 15, 30, 30]

@@ -234,7 +234,8 @@ def _data(arguments: list[str]) -> None:
     import tyro
 
     from minigpt.cli_arguments import FetchArguments
-    from minigpt.data.fetch import dataset, fetch
+    from minigpt.data.datasets import dataset
+    from minigpt.data.fetch import fetch
     from minigpt.train.console import byte_progress, make_console
 
     if arguments and arguments[0] in ("-h", "--help"):

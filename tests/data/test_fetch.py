@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from minigpt.data import fetch as module
-from minigpt.data.fetch import DATASETS, Dataset, dataset, fetch
+from minigpt.data.datasets import DATASETS, Dataset, dataset
+from minigpt.data.fetch import fetch
 from minigpt.errors import DataError
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -252,7 +253,8 @@ def test_plain_redirect_is_followed_to_the_description(hub, tmp_path):
 def test_killed_process_resumes(hub, tmp_path):
     hub.cuts, hub.hang = [CUT], threading.Event()
     code = (
-        "import sys; from pathlib import Path; from minigpt.data.fetch import Dataset, fetch\n"
+        "import sys; from pathlib import Path; from minigpt.data.datasets import Dataset\n"
+        "from minigpt.data.fetch import fetch\n"
         "fetch(Dataset(name='c', base_url=sys.argv[1], files=('corpus.txt',), description=''),"
         " Path(sys.argv[2]))"
     )

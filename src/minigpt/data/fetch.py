@@ -5,7 +5,6 @@ and becomes ``FILE`` once its size, and its SHA-256 where the server states one,
 Whatever stops it before that, the next call resumes it.
 """
 
-import difflib
 import hashlib
 import json
 import os
@@ -22,9 +21,9 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from minigpt.data.datasets import HUB, Dataset
 from minigpt.errors import DataError
 
-_HUB = "https://huggingface.co"
 _HEADERS = {"User-Agent": "minigpt", "Accept-Encoding": "identity"}
 _TRANSIENT = {408, 416, 425, 429, 500, 502, 503, 504}
 _MAX_WAIT_S = 30.0
@@ -32,43 +31,6 @@ _CHUNK_BYTES = 1 << 20
 
 type Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes on disk so far and the bytes in all."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
-    """A public corpus: the ``files`` below ``base_url``, which ends with a slash."""
-
-    name: str
-    base_url: str
-    files: tuple[str, ...]
-    description: str
-
-
-DATASETS = {
-    name: Dataset(
-        name=name,
-        base_url=f"{_HUB}/datasets/roneneldan/TinyStories/resolve/main/",
-        files=(f"{prefix}-train.txt", f"{prefix}-valid.txt"),
-        description=f"TinyStories: short stories written by {authors}",
-    )
-    for name, prefix, authors in (
-        ("tinystories", "TinyStoriesV2-GPT4", "GPT-4 (version 2)"),
-        ("tinystories-v1", "TinyStories", "GPT-3.5 and GPT-4 (version 1)"),
-    )
-}
-
-
-def dataset(name: str) -> Dataset:
-    """Looks up a corpus.
-
-    Raises:
-        DataError: there is no corpus of that name; the message offers the nearest.
-    """
-    if name in DATASETS:
-        return DATASETS[name]
-    near = difflib.get_close_matches(name.lower(), DATASETS, n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
-    raise DataError(f"No dataset is called {name!r}. {hint}Known: {', '.join(DATASETS)}.")
 
 
 def fetch(
@@ -97,10 +59,10 @@ def fetch(
             written, or what arrived has the wrong size or checksum.
     """
     base = dataset.base_url
-    if (endpoint := os.environ.get("HF_ENDPOINT")) and base.startswith(f"{_HUB}/"):
-        base = endpoint.rstrip("/") + base.removeprefix(_HUB)
+    if (endpoint := os.environ.get("HF_ENDPOINT")) and base.startswith(f"{HUB}/"):
+        base = endpoint.rstrip("/") + base.removeprefix(HUB)
     if not base.startswith(("http://", "https://")):
-        raise DataError(f"HF_ENDPOINT must be like {_HUB}, but the URL becomes {base!r}.")
+        raise DataError(f"HF_ENDPOINT must be like {HUB}, but the URL becomes {base!r}.")
     with _disk_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
     targets = [directory / name for name in dataset.files]

@@ -7,8 +7,7 @@ STORE/val-00000.bin        the same for the validation stories
 STORE/SPLIT-lengths.bin    valid tokens of each row (uint32); without the file every row is full
 ```
 
-The name of the folder is the fingerprint of everything the content depends on, so an equal
-fingerprint means equal rows, and a changed file makes a new store.
+The folder's name is the fingerprint of all that the rows depend on: a changed file, a new store.
 """
 
 import hashlib

@@ -3,9 +3,8 @@
 All shapes here are those of one device. A device is one stage; ``lax.scan`` walks the ticks, and
 in each the device does the forward and the backward unit that the schedule gives its stage.
 
-Every device must issue its collectives in the same order, or XLA:CPU's rendezvous can wait for
-ever. Independent ones (the forward hop, the backward hop, sums inside the stages) have no order of
-their own, so ``_in_order`` gives them one.
+Devices must issue their collectives in the same order, or they can wait for each other for ever.
+Independent ones (the two hops, sums inside the stages) have none, so ``_in_order`` gives them one.
 """
 
 import itertools
@@ -215,7 +214,6 @@ class _Run:
         return carry._replace(received=y, received_gradient=d_x), None
 
     def hop(self, x: jax.Array, ring: list[tuple[int, int]]) -> jax.Array:
-        """To the next stage of a ring, from the one before."""
         return lax.ppermute(x, "pipe", ring) if len(ring) > 1 else x
 
     def forward(self, received: jax.Array, row: _Row) -> tuple[jax.Array, jax.Array]:

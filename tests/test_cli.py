@@ -34,7 +34,7 @@ TRAIN_OPTIONS = """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
 
-COMMANDS = ["train", "sample", "bench", "data"]
+COMMANDS = ["train", "sample", "verify", "bench", "data"]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
 FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|-{5,}", re.MULTILINE)

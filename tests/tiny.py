@@ -16,7 +16,6 @@ from minigpt.config import (
     TrainConfig,
 )
 from minigpt.data.batches import Batch
-from minigpt.parallel.mesh import make_mesh, mesh_shape
 from minigpt.train.gradients import ParallelModel
 from minigpt.train.optimizer import make_optimizer
 from minigpt.train.state import StateLayout, init_state, model_spec
@@ -63,9 +62,7 @@ def batch_of(seed=0, rows=8, seq=32, *, ragged=False):
 
 def layout_of(config):
     """The configuration's mesh, over the first of the test's devices."""
-    parallel = config.parallel
-    mesh = make_mesh(mesh_shape(parallel, jax.device_count()))
-    return StateLayout(mesh, interleave=parallel.interleave, zero=parallel.zero == 1)
+    return StateLayout.of(config.parallel)
 
 
 def new_state(config, seed=0):

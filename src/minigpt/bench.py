@@ -14,7 +14,7 @@ from minigpt.config import Config
 from minigpt.data.batches import Batch
 from minigpt.data.tokenizer import load_tokenizer
 from minigpt.model.flops import num_parameters, train_flops_per_token
-from minigpt.parallel.mesh import make_mesh, mesh_shape, use_virtual_devices
+from minigpt.parallel.mesh import use_virtual_devices
 from minigpt.parallel.sharding import BATCH
 from minigpt.train.optimizer import make_optimizer
 from minigpt.train.state import StateLayout, init_state, model_spec
@@ -32,10 +32,7 @@ def bench(config: Config) -> dict[str, Any]:
     use_virtual_devices(config.parallel)
     spec = model_spec(config, load_tokenizer(config.data.tokenizer).vocab_size)
     rate = max(matmul_flops_per_second(config.train.compute_dtype).values())
-    shape = mesh_shape(config.parallel, jax.device_count())
-    layout = StateLayout(
-        make_mesh(shape), interleave=config.parallel.interleave, zero=config.parallel.zero == 1
-    )
+    layout = StateLayout.of(config.parallel)
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     state = init_state(spec, optimizer, config.train.seed, layout)
     num_rows, row = config.train.global_batch_size, config.model.seq_length + 1
@@ -61,7 +58,7 @@ def bench(config: Config) -> dict[str, Any]:
     assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
     return {
         "device": jax.devices()[0].device_kind,
-        "mesh": shape,
+        "mesh": layout.mesh.devices.shape,
         "jax": jax.__version__,
         "compute_dtype": config.train.compute_dtype,
         "num_parameters": num_parameters(config.model, spec.vocab_size),

@@ -23,7 +23,7 @@ from minigpt.config import (
 from minigpt.data.batches import BatchReader
 from minigpt.data.build import open_or_build
 from minigpt.data.tokenizer import ByteTokenizer
-from minigpt.parallel.mesh import make_mesh, mesh_shape
+from minigpt.parallel.mesh import mesh_shape
 from minigpt.parallel.sharding import BATCH
 from minigpt.train.gradients import ParallelModel
 from minigpt.train.optimizer import make_optimizer
@@ -124,9 +124,7 @@ def _small_config(meshes: list[ParallelConfig], folder: Path, steps: int, dropou
 
 def _train(config: Config) -> _Evidence:
     """A few steps, and everything there is to compare, as on one device."""
-    parallel = config.parallel
-    mesh = make_mesh(mesh_shape(parallel, jax.device_count()))
-    layout = StateLayout(mesh, interleave=parallel.interleave, zero=parallel.zero == 1)
+    layout = StateLayout.of(config.parallel)
     spec = model_spec(config, ByteTokenizer.vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     state = init_state(spec, optimizer, config.train.seed, layout)
@@ -143,7 +141,7 @@ def _train(config: Config) -> _Evidence:
     rows: list[np.ndarray] = []
     metrics: list[list[float]] = []
     for number, batch in enumerate(reader.batches(0, config.train.steps)):
-        placed = jax.device_put(batch, NamedSharding(mesh, BATCH))
+        placed = jax.device_put(batch, NamedSharding(layout.mesh, BATCH))
         rows.append(np.asarray(placed.tokens))
         if number == 0:
             model = ParallelModel(config, spec, layout)

@@ -3,9 +3,6 @@
 ``model`` is innermost, so that tensor-parallel peers, which talk most, are neighbours.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -54,9 +51,9 @@ def mesh_shape(parallel: ParallelConfig, num_devices: int) -> tuple[int, int, in
     return pipe, data, model
 
 
-def make_mesh(shape: tuple[int, int, int], devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(shape: tuple[int, int, int]) -> Mesh:
     """A mesh of the first devices (all processes' devices, in process order)."""
-    chosen = list(devices or jax.devices())[: int(np.prod(shape))]
+    chosen = jax.devices()[: int(np.prod(shape))]
     return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 3, devices=chosen)
 
 

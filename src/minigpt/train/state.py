@@ -13,9 +13,10 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from minigpt.config import Config
+from minigpt.config import Config, ParallelConfig
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT, GPTSpec
+from minigpt.parallel.mesh import make_mesh, mesh_shape
 from minigpt.parallel.sharding import state_shardings
 
 Params = dict[str, Any]
@@ -111,6 +112,16 @@ class StateLayout:
     def __init__(self, mesh: Mesh, *, interleave: int, zero: bool) -> None:
         """Of a mesh, with ``interleave`` chunks of layers on each stage."""
         self.mesh, self._interleave, self._zero = mesh, interleave, zero
+
+    @classmethod
+    def of(cls, parallel: ParallelConfig) -> "StateLayout":
+        """On the mesh that a configuration asks for, over the first of jax's devices.
+
+        Raises:
+            ConfigError: the mesh does not fit the devices.
+        """
+        mesh = make_mesh(mesh_shape(parallel, jax.device_count()))
+        return cls(mesh, interleave=parallel.interleave, zero=parallel.zero == 1)
 
     def shardings(self, state: Any) -> Any:  # noqa: ANN401 - a TrainState or part of one
         """Shardings of a state (or its shapes) with layers in chunks."""

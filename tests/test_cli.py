@@ -191,7 +191,7 @@ def test_help_of_data(minigpt, arguments):
         (["smaple"], "unknown command 'smaple'; did you mean 'sample'?"),
         (["zzz"], f"unknown command 'zzz'; valid: {', '.join(COMMANDS)}"),
         (["--steps"], f"unknown command '--steps'; valid: {', '.join(COMMANDS)}"),
-        (["data", "fecth"], "minigpt data: unknown action 'fecth'; did you mean 'fetch'?"),
+        (["data", "fecth"], "minigpt data: unknown action 'fecth'; valid: fetch"),
         (["data"], "minigpt data: unknown action ''; valid: fetch"),
         (["train", "--config"], "--config needs a value: --config FILE.yaml"),
         (["train", "--train.steps", "3", "--config"], "--config needs a value: --config FILE.yaml"),

@@ -1,0 +1,38 @@
+"""``minigpt train``."""
+
+from typing import TYPE_CHECKING
+
+from minigpt.commands.options import parse_config
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minigpt.launch.local import Outcome
+
+
+def run(arguments: list[str]) -> None:
+    """Train, then say how it ended and what to do next."""
+    config = parse_config(arguments, prog="minigpt train", description="Train a GPT.")
+    from minigpt.launch import local
+    from minigpt.train.console import make_console
+
+    console = make_console()
+    outcome = local.train(config, console)
+    _say_how_it_ended(outcome, console)
+
+
+def _say_how_it_ended(outcome: "Outcome", console: "Console") -> None:
+    result, run = outcome.result, outcome.directory.path
+    reached = "the target loss" if result.reason == "target_loss" else "the last step"
+    val = "" if result.val_loss is None else f"; validation loss {result.val_loss:.4f}"
+    console.print(
+        f"\nfinished at step {result.progress.step} ({reached}) after "
+        f"{result.progress.elapsed_seconds:.0f} s{val}\n"
+        f"the run is in {run}\n\n"
+        "what next:\n"
+        f"  minigpt sample {run} --prompt 'Once upon a time'\n"
+        f"  minigpt train --run.name {run.name} --train.steps {2 * result.progress.step}   "
+        "(train longer, with the same options)\n"
+        "  minigpt train --data.path YOUR_TEXT.txt --run.name mine\n"
+        f"  tensorboard --logdir {run / 'tensorboard'}",
+    )

@@ -5,6 +5,9 @@ what would work instead. The command line prints it without a traceback and exit
 ``exit_code``.
 """
 
+from functools import partial
+from typing import Any
+
 
 class MiniGPTError(Exception):
     """Base of every error that MiniGPT raises on purpose."""
@@ -43,3 +46,7 @@ class InterruptedRunError(MiniGPTError):
         """Keep the signal's number for the exit code."""
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with the signal's number, for errors that come from other processes."""
+        return partial(InterruptedRunError, signal_number=self.exit_code - 128), self.args

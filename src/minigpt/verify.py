@@ -1,6 +1,5 @@
 """Proves a mesh: the same small training on one device and on the mesh, compared."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 from rich.table import Table
 
 from minigpt.config import (
@@ -23,8 +22,7 @@ from minigpt.config import (
 from minigpt.data.batches import BatchReader
 from minigpt.data.build import open_or_build
 from minigpt.data.tokenizer import ByteTokenizer
-from minigpt.parallel.mesh import mesh_shape
-from minigpt.parallel.sharding import BATCH
+from minigpt.parallel.rows import global_batch, held_rows
 from minigpt.train.gradients import ParallelModel
 from minigpt.train.optimizer import make_optimizer
 from minigpt.train.state import StateLayout, init_state, model_spec
@@ -54,7 +52,9 @@ class Verdict:
         return all(self.differences[name] <= limit for name, limit in TOLERANCES.items())
 
 
-class _Evidence(NamedTuple):
+class Evidence(NamedTuple):
+    """What a training left behind, on the host, as on one device."""
+
     initial: Any
     rows: list[np.ndarray]
     metrics: np.ndarray
@@ -62,24 +62,43 @@ class _Evidence(NamedTuple):
     final: Any
 
 
-def verify(
-    meshes: list[ParallelConfig], *, steps: int, dropout: float, notify: Callable[[Verdict], None]
-) -> list[Verdict]:
-    """Train on one device and on each mesh, and compare; ``notify`` is told each verdict.
+def prepare(meshes: list[ParallelConfig], folder: Path, *, steps: int, dropout: float) -> Config:
+    """A small model that all the meshes divide, on one device, with its tokens in ``folder``.
 
-    The model is small, and the same for all meshes: layers, heads and rows that all of them divide.
+    Args:
+        meshes: with ``data`` resolved.
+        folder: for the tokens; all processes can read it.
+        steps: training steps.
+        dropout: of the model.
+    """
+    config = _small_config(meshes, folder, steps, dropout)
+    open_or_build(config, lambda done, total: None)
+    return config
+
+
+def verify(
+    config: Config,
+    meshes: list[ParallelConfig],
+    expected: Evidence,
+    *,
+    notify: Callable[[Verdict], None],
+) -> list[Verdict]:
+    """Train on each mesh and compare with one device; every process of the runtime calls this.
+
+    Args:
+        config: as ``prepare`` made it for these meshes.
+        meshes: with ``data`` resolved.
+        expected: of one device.
+        notify: is told each verdict.
 
     Raises:
         ConfigError: a mesh does not fit the devices.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        config = _small_config(meshes, Path(folder), steps, dropout)
-        expected = _train(config)
-        verdicts: list[Verdict] = []
-        for parallel in meshes:
-            found = _train(replace(config, parallel=parallel))
-            verdicts.append(Verdict(parallel, _differences(found, expected)))
-            notify(verdicts[-1])
+    verdicts: list[Verdict] = []
+    for parallel in meshes:
+        found = train(replace(config, parallel=parallel))
+        verdicts.append(Verdict(parallel, _differences(found, expected)))
+        notify(verdicts[-1])
     return verdicts
 
 
@@ -102,10 +121,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def _small_config(meshes: list[ParallelConfig], folder: Path, steps: int, dropout: float) -> Config:
-    """One device's configuration that every mesh divides."""
+    """One device's configuration that every mesh (``data`` resolved) divides."""
     layers = int(np.lcm.reduce([mesh.pipe * mesh.interleave for mesh in meshes]))
     heads = int(np.lcm.reduce([4, *(mesh.model for mesh in meshes)]))
-    groups = [mesh.microbatches * mesh_shape(mesh, jax.device_count())[1] for mesh in meshes]
+    groups = [mesh.microbatches * mesh.data for mesh in meshes]
     return Config(
         run=RunConfig(directory=str(folder), name="verify"),
         data=DataConfig(tokenizer="byte", max_stories=100),
@@ -122,36 +141,42 @@ def _small_config(meshes: list[ParallelConfig], folder: Path, steps: int, dropou
     )
 
 
-def _train(config: Config) -> _Evidence:
-    """A few steps, and everything there is to compare, as on one device."""
+def train(config: Config) -> Evidence:
+    """A few steps, and everything there is to compare."""
     layout = StateLayout.of(config.parallel)
     spec = model_spec(config, ByteTokenizer.vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     state = init_state(spec, optimizer, config.train.seed, layout)
     step = make_train_step(config, spec, layout)
     store, _ = open_or_build(config, lambda done, total: None)
+    num_rows = config.train.global_batch_size
     reader = BatchReader(
-        store=store, batch_size=config.train.global_batch_size, seed=config.train.seed, shuffle=True
+        store=store,
+        batch_size=num_rows,
+        seed=config.train.seed,
+        shuffle=True,
+        held=tuple(held_rows(layout.mesh, num_rows).tolist()),
     )
+    whole = jax.jit(lambda x: x, out_shardings=NamedSharding(layout.mesh, PartitionSpec()))
 
     def host(params: Any) -> Any:  # noqa: ANN401 - a tree of parameters
-        return jax.tree.map(np.asarray, layout.save(params))
+        return jax.tree.map(lambda leaf: np.asarray(whole(leaf)), layout.save(params))
 
     initial, gradients = host(state.params), None
     rows: list[np.ndarray] = []
     metrics: list[list[float]] = []
     for number, batch in enumerate(reader.batches(0, config.train.steps)):
-        placed = jax.device_put(batch, NamedSharding(layout.mesh, BATCH))
-        rows.append(np.asarray(placed.tokens))
+        placed = global_batch(layout.mesh, batch, num_rows)
+        rows.append(np.asarray(whole(placed.tokens)))
         if number == 0:
             model = ParallelModel(config, spec, layout)
             gradients = host(jax.jit(model.gradients)(state.params, placed, state.step)[0])
         state, latest = step(state, placed)
         metrics.append([float(latest.loss), float(latest.grad_norm)])
-    return _Evidence(initial, rows, np.array(metrics), gradients, host(state.params))
+    return Evidence(initial, rows, np.array(metrics), gradients, host(state.params))
 
 
-def _differences(found: _Evidence, expected: _Evidence) -> dict[str, float]:
+def _differences(found: Evidence, expected: Evidence) -> dict[str, float]:
     """Largest difference of each quantity in ``TOLERANCES``, in its order."""
 
     def largest(first: Any, second: Any, scale: Callable[[np.ndarray], float]) -> float:  # noqa: ANN401

@@ -12,7 +12,7 @@ from minigpt.errors import NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.loop import Training, fit
 from minigpt.train.metrics import JsonlSink
-from minigpt.train.signals import StopSignals
+from minigpt.train.signals import Agreement, StopSignals
 
 
 class Recorder:
@@ -63,7 +63,8 @@ def run(tmp_path, config, *, train_step=None, source=None):
             sampler=lambda params: [("prompt", "text")],
             checkpoints=checkpoints,
             sinks=[recorder],
-            signals=signals,
+            agreement=Agreement(signals, layout_of(config).mesh),
+            check_peers=lambda batch: None,
             notify=lambda text: None,
             flops_per_token=1000,
             peak_flops=1e6,

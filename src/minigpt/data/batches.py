@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int32
+from numpy.typing import NDArray
 
 from minigpt.data.order import rows_at
 from minigpt.data.store import Split, TokenStore
@@ -35,16 +36,18 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReader:
-    """Reads the batch of any step from a token store."""
+    """Reads the batch of any step, or the rows of it that a process holds, from a token store."""
 
     store: TokenStore
     batch_size: int
     seed: int
     shuffle: bool
+    held: tuple[int, ...] | None = None
+    """Rows of each global batch to read; none: all."""
 
     def read(self, step: int) -> Batch:
         """The training batch of a step, counted from 0."""
-        positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        positions = step * self.batch_size + self._held_rows
         num_rows = self.store.splits["train"].num_rows
         rows = rows_at(positions, num_rows, seed=self.seed, shuffle=self.shuffle)
         return self._gather("train", rows)
@@ -64,9 +67,14 @@ class BatchReader:
         chosen = np.arange(wanted) * num_rows // wanted
         for start in range(0, wanted, self.batch_size):
             rows = chosen[start : start + self.batch_size]
-            tokens, lengths = self._gather("val", rows)
-            missing = self.batch_size - len(rows)
+            held = self._held_rows[self._held_rows < len(rows)]
+            tokens, lengths = self._gather("val", rows[held])
+            missing = len(self._held_rows) - len(held)
             yield Batch(np.pad(tokens, ((0, missing), (0, 0))), np.pad(lengths, (0, missing)))
+
+    @property
+    def _held_rows(self) -> NDArray[np.int64]:
+        return np.arange(self.batch_size) if self.held is None else np.array(self.held, np.int64)
 
     def _gather(self, split: Split, rows: np.ndarray) -> Batch:
         return Batch(self.store.rows(split, rows), self.store.lengths(split, rows))

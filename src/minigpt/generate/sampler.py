@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.experimental import multihost_utils
 from jaxtyping import Array, Float, Int
 
 from minigpt.data.tokenizer import Tokenizer
@@ -153,7 +154,7 @@ class Generator:
             seed=0,
         )
         new = self._run(params, tokens, lengths, key, config=choice)
-        return np.asarray(new)[:, :num_new].tolist()
+        return multihost_utils.process_allgather(new, tiled=True)[:, :num_new].tolist()
 
 
 def _round_up_to_power(size: int) -> int:

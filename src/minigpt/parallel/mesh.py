@@ -3,6 +3,8 @@
 ``model`` is innermost, so that tensor-parallel peers, which talk most, are neighbours.
 """
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -58,9 +60,13 @@ def make_mesh(shape: tuple[int, int, int]) -> Mesh:
 
 
 def picture(mesh: Mesh, *, num_layers: int, interleave: int, batch_size: int) -> str:
-    """Which device holds which layers, rows and slice, as text."""
+    """Which device holds which layers, rows and slice, as text.
+
+    With several processes a device is ``process:number in it``.
+    """
     pipe, data, model = mesh.devices.shape
     per_chunk = num_layers // (pipe * interleave)
+    names = _device_names(mesh)
     lines = [f"mesh: {pipe} pipe x {data} data x {model} model"]
     for stage in range(pipe):
         firsts = [(chunk * pipe + stage) * per_chunk for chunk in range(interleave)]
@@ -71,8 +77,20 @@ def picture(mesh: Mesh, *, num_layers: int, interleave: int, batch_size: int) ->
         for row in range(data):
             rows = f"rows {row * batch_size // data}-{(row + 1) * batch_size // data - 1}"
             devices = "  ".join(
-                f"[{mesh.devices[stage, row, peer].id}] slice {peer + 1}/{model}"
+                f"[{names[mesh.devices[stage, row, peer]]}] slice {peer + 1}/{model}"
                 for peer in range(model)
             )
             lines.append(f"    {rows}: {devices}")
     return "\n".join(lines)
+
+
+def _device_names(mesh: Mesh) -> dict[Any, str]:
+    devices = mesh.devices.flatten().tolist()
+    processes = sorted({device.process_index for device in devices})
+    if len(processes) == 1:
+        return {device: str(device.id) for device in devices}
+    return {
+        device: f"{process}:{number}"
+        for process in processes
+        for number, device in enumerate(d for d in devices if d.process_index == process)
+    }

@@ -12,6 +12,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from minigpt.errors import CheckpointError
 from minigpt.train.state import Params, TrainState
@@ -67,6 +68,25 @@ class Checkpoints:
         """Steps of complete checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
 
+    def agreed_step(self) -> int | None:
+        """The newest complete step, if any, as all processes see it.
+
+        Raises:
+            CheckpointError: they see different folders.
+        """
+        newest = (self.steps() or [-1])[-1]
+        seen = np.ravel(multihost_utils.process_allgather(np.int32(newest))).tolist()
+        if len(set(seen)) > 1:
+            listed = ", ".join(
+                f"process {number}: {'none' if step < 0 else f'step {step}'}"
+                for number, step in enumerate(seen)
+            )
+            raise CheckpointError(
+                f"the processes see different checkpoints in {str(self.directory)!r} ({listed}): "
+                "the folder must be on storage that all nodes share"
+            )
+        return None if newest < 0 else newest
+
     def save(self, state: TrainState, progress: Progress) -> None:
         """Start saving; returns when the state may be overwritten, not when it is on disk.
 
@@ -95,7 +115,8 @@ class Checkpoints:
         if step is not None:
             with self._explained_errors():
                 self._manager.wait_until_finished()
-                _write_sizes(self.directory / str(step))
+                if jax.process_index() == 0:
+                    _write_sizes(self.directory / str(step))
 
     @contextmanager
     def _explained_errors(self) -> Generator[None]:
@@ -167,11 +188,13 @@ class Checkpoints:
         )
 
     def _set_aside(self, step: int) -> None:
-        folder = self.directory.with_name(self.directory.name + "-unreadable")
-        folder.mkdir(exist_ok=True)
-        names = (str(step) if n == 1 else f"{step}.{n}" for n in itertools.count(1))
-        target = next(folder / name for name in names if not (folder / name).exists())
-        shutil.move(self.directory / str(step), target)
+        if jax.process_index() == 0:
+            folder = self.directory.with_name(self.directory.name + "-unreadable")
+            folder.mkdir(exist_ok=True)
+            names = (str(step) if n == 1 else f"{step}.{n}" for n in itertools.count(1))
+            target = next(folder / name for name in names if not (folder / name).exists())
+            shutil.move(self.directory / str(step), target)
+        multihost_utils.sync_global_devices(f"set aside {step}")
         self._manager.reload()
 
 

@@ -13,7 +13,7 @@ from minigpt.data.batches import Batch, BatchSource
 from minigpt.errors import InterruptedRunError, NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.metrics import Record, Sink, StepTimer, Stopwatch
-from minigpt.train.signals import StopSignals
+from minigpt.train.signals import Agreement
 from minigpt.train.state import Params, TrainState
 from minigpt.train.step import StepMetrics
 
@@ -42,12 +42,15 @@ class Training:
     source: BatchSource
     validation: Callable[[], Iterator[Batch]]
     to_device: Callable[[Batch], Batch]
+    """From the rows that this process holds to the global batch."""
+    check_peers: Callable[[Batch], None]
+    """Refuses a global batch whose rows differ between devices that must hold the same."""
     to_saved: Callable[[TrainState], TrainState]
     """The state as checkpoints hold it, whatever the mesh."""
     sampler: Sampler
     checkpoints: Checkpoints
     sinks: Sequence[Sink]
-    signals: StopSignals
+    agreement: Agreement
     notify: Callable[[str], None]
     flops_per_token: int
     peak_flops: float | None
@@ -94,7 +97,7 @@ class _Fit:
 
     def run(self) -> FitResult:
         first, last = self.progress.step, self.config.steps
-        with self.training.signals.deferred():
+        with self.training.agreement.signals.deferred():
             batches = self.training.source.batches(first, last)
             if self.progress.paused_step != first:  # new, or stopped in an evaluation
                 self.evaluate_and_sample(first)
@@ -115,10 +118,12 @@ class _Fit:
         batch = self.training.to_device(next(batches))
         self.waited += waiting.lap()  # counts for the step that ends now
         if self.compiled_step is None:
+            self.training.check_peers(batch)
             self.compiled_step = self.compile(batch)
         self.state, metrics = self.compiled_step(self.state, batch)
         self.read_metrics()
         self.unread = metrics
+        self.training.agreement.exchange()
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         compiled = self.training.train_step.lower(self.state, batch).compile()
@@ -137,6 +142,7 @@ class _Fit:
             return
         metrics = HostMetrics(*map(float, jax.device_get(self.unread)))
         self.unread = None
+        self.training.agreement.read()
         step, tokens = self.progress.step + 1, int(metrics.num_tokens)
         if not (math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)):
             raise NonFiniteError(
@@ -219,7 +225,9 @@ class _Fit:
         """Mean loss over the validation rows; False if a signal stopped it in between."""
         total = count = 0.0
         for batch in self.training.validation():
-            if self.training.signals.received:
+            self.training.agreement.exchange()
+            self.training.agreement.read()
+            if self.training.agreement.received:
                 return False
             sums = self.training.eval_step(self.state.params, self.training.to_device(batch))
             loss_sum, num_tokens = jax.device_get(sums)
@@ -241,7 +249,7 @@ class _Fit:
         return target is not None and self.val_loss is not None and self.val_loss <= target
 
     def stop_if_signalled(self) -> None:
-        number = self.training.signals.received
+        number = self.training.agreement.received
         if number is None:
             return
         self.save_now()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from minigpt import __version__
 from minigpt.errors import ConfigError, MiniGPTError
 
-_COMMANDS = ("train", "sample", "verify", "bench", "data")
+_COMMANDS = ("train", "sample", "verify", "plan", "bench", "data")
 """Each is a module of ``minigpt.commands`` with ``run(arguments)``."""
 
 _HELP = """\
@@ -22,6 +22,7 @@ commands:
   train              train on a text; without options a small model on generated stories
   sample RUN         generate text from a run's checkpoint
   verify             prove a mesh: the same training on one device and on the mesh, compared
+  plan --schedule    draw which stage of a pipeline does what when
   bench              measure this machine's training step against its own matrix products
   data fetch NAME    download a public corpus (tinystories)
 

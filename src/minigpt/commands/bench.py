@@ -2,14 +2,14 @@
 
 import json
 
-from minigpt.commands.options import parse_config
+from minigpt.commands.options import parse_config, take_flag
 
 
 def run(arguments: list[str]) -> None:
     """Measure the training step and print the result."""
-    as_json = "--json" in arguments
+    as_json, rest = take_flag(arguments, "--json")
     config = parse_config(
-        [argument for argument in arguments if argument != "--json"],
+        rest,
         prog="minigpt bench",
         description="Measure the training step of a configuration against this machine's own "
         "matrix products. --json prints JSON instead of a table.",

@@ -1,4 +1,4 @@
-"""A training configuration from the command line."""
+"""A training configuration from the command line, and options beside it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from minigpt.errors import ConfigError
 
 def parse_config(arguments: list[str], *, prog: str, description: str) -> Config:
     """Defaults, then each ``--config FILE.yaml`` in turn, then the dotted options."""
-    files, rest = _take_option(arguments, "--config")
+    files, rest = take_option(arguments, "--config", "FILE.yaml")
     base = Config()
     for file in files:
         base = load_config(Path(file), base=base)
@@ -25,7 +25,12 @@ def parse_config(arguments: list[str], *, prog: str, description: str) -> Config
     )
 
 
-def _take_option(arguments: list[str], option: str) -> tuple[list[str], list[str]]:
+def take_flag(arguments: list[str], flag: str) -> tuple[bool, list[str]]:
+    """Whether the flag is there, and the other arguments."""
+    return flag in arguments, [argument for argument in arguments if argument != flag]
+
+
+def take_option(arguments: list[str], option: str, value_name: str) -> tuple[list[str], list[str]]:
     """The values of a repeatable option, and the other arguments."""
     values: list[str] = []
     rest: list[str] = []
@@ -34,7 +39,7 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], list[str
         if argument == option:
             value = next(remaining, None)
             if value is None or value.startswith("--"):
-                raise ConfigError(f"{option} needs a value: {option} FILE.yaml")
+                raise ConfigError(f"{option} needs a value: {option} {value_name}")
             values.append(value)
         elif argument.startswith(option + "="):
             values.append(argument.removeprefix(option + "="))

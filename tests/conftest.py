@@ -1,23 +1,27 @@
 import os
 import tempfile
 
+# Before jax starts, and for the processes that tests start.
+# Programs here are compiled once and run for milliseconds: LLVM's optimisations are not worth it.
+# A collective that hangs on virtual devices fails within seconds instead of for ever.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    " --xla_cpu_collective_call_warn_stuck_timeout_seconds=20"
+    " --xla_cpu_collective_call_terminate_timeout_seconds=60",
+)
+# Tests compile the same small programs many times over.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _cache = tempfile.TemporaryDirectory(prefix="minigpt-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
 import jax
 import pytest
 from jaxtyping import install_import_hook
 
-# A collective that hangs on virtual devices fails within seconds instead of for ever.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=20"
-    " --xla_cpu_collective_call_terminate_timeout_seconds=60",
-)
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
-
-
-# Tests compile the same small programs many times over.
-jax.config.update("jax_compilation_cache_dir", tempfile.mkdtemp(prefix="minigpt-tests-"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 install_import_hook("minigpt", "typecheck.check_types")
 

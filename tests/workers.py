@@ -30,8 +30,7 @@ def train(config, source=GrainSource):
     """Train as a process of a cluster does; the result, or the error."""
     store, _ = open_or_build(config, lambda done, total: None)
     with StopSignals() as signals:
-        result = train_in_process(config, store, source, signals, Console(quiet=True))
-    return result
+        return train_in_process(config, store, source, signals, Console(quiet=True))
 
 
 def train_from_own_store(config):

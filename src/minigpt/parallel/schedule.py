@@ -62,12 +62,16 @@ class Schedule:
     def _places(self) -> int:
         """Forward units that time is reserved for on each stage.
 
-        With several chunks microbatches travel in groups of ``num_stages``; in the last group
-        places may stay empty.
+        With several chunks microbatches travel in groups of ``num_stages``, through one chunk
+        after the other; where the last group is not full, its chunks but the last leave places
+        empty.
         """
         stages, microbatches = self.num_stages, self.num_microbatches
-        groups = -(-microbatches // stages)
-        return microbatches if self.interleave == 1 else groups * stages * self.interleave
+        if self.interleave == 1:
+            return microbatches
+        full_groups = (microbatches - 1) // stages
+        in_last = microbatches - full_groups * stages
+        return (full_groups * self.interleave + self.interleave - 1) * stages + in_last
 
     @property
     def num_forward_ticks(self) -> int:

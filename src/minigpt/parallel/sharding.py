@@ -10,6 +10,8 @@ from minigpt.parallel.mesh import VOCAB_AXES
 
 BATCH = P("data")
 
+Shaped = jax.Array | jax.ShapeDtypeStruct
+
 # The dimension of a layer's parameter that is split over "model": Megatron's columns (heads and
 # hidden units a product makes) and rows (those it sums over). What is not here is not split.
 _SPLIT_DIM = {
@@ -28,7 +30,7 @@ def param_specs(params: Any) -> Any:  # noqa: ANN401 - a tree of parameters
     return jax.tree_util.tree_map_with_path(_spec, params)
 
 
-def _spec(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, *, in_chunks: bool = True) -> P:
+def _spec(path: tuple[Any, ...], leaf: Shaped, *, in_chunks: bool = True) -> P:
     names = [str(getattr(key, "key", key)) for key in path]
     if names[-1] in _VOCABULARY:
         return P(VOCAB_AXES, None)
@@ -48,24 +50,25 @@ def state_shardings(state: Any, mesh: Mesh, *, zero: bool, in_chunks: bool) -> A
         state: the state, or its shapes; optimizer moments are named as the parameters.
         mesh: the mesh.
         zero: split the optimizer's moments over ``data`` too (Rajbhandari et al. 2020, ZeRO
-            stage 1), along the first dimension that divides.
+            stage 1), along the first dimension within a layer that divides.
         in_chunks: layers are ``[chunks, layers of all stages, ...]``, else ``[layers, ...]``.
     """
 
-    def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+    def sharding(path: tuple[Any, ...], leaf: Shaped) -> NamedSharding:
         spec = _spec(path, leaf, in_chunks=in_chunks) if leaf.ndim else P()
         is_moment = any(getattr(key, "name", None) in ("mu", "nu") for key in path)
         if zero and is_moment:
-            spec = _also_over_data(spec, leaf.shape, mesh)
+            in_layers = "pipe" in spec
+            spec = _also_over_data(spec, leaf.shape, mesh, first=(1 + in_chunks) * in_layers)
         return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def _also_over_data(spec: P, shape: tuple[int, ...], mesh: Mesh) -> P:
+def _also_over_data(spec: P, shape: tuple[int, ...], mesh: Mesh, *, first: int) -> P:
     axes = [*spec, *[None] * (len(shape) - len(spec))]
-    for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
-        if axis is None and size % mesh.shape["data"] == 0:
+    for dim in range(first, len(shape)):
+        if axes[dim] is None and shape[dim] % mesh.shape["data"] == 0:
             axes[dim] = "data"
             return P(*axes)
     return spec

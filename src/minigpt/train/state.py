@@ -5,6 +5,8 @@ On the devices the layers of ``blocks`` are ``[chunks, layers of all stages, ...
 for sampling) they are ``[layers, ...]``, whatever the mesh.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from minigpt.config import Config, ParallelConfig
 from minigpt.errors import ConfigError
 from minigpt.model.gpt import GPT, GPTSpec
+from minigpt.parallel.chunks import in_chunks, in_order
 from minigpt.parallel.mesh import make_mesh, mesh_shape
 from minigpt.parallel.sharding import state_shardings
 
@@ -130,22 +133,46 @@ class StateLayout:
     def saved_target(self, state: Any) -> Any:  # noqa: ANN401 - a TrainState or part of one
         """Shapes, dtypes and shardings of ``state`` with layers ``[layers, ...]``."""
         shapes = jax.eval_shape(self.to_layers, state)
-        shardings = state_shardings(shapes, self.mesh, zero=self._zero, in_chunks=False)
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             shapes,
-            shardings,
+            self._saved_shardings(shapes),
         )
 
     def save(self, state: Any) -> Any:  # noqa: ANN401 - a TrainState or part of one
         """A copy with layers ``[layers, ...]``, for whatever does not know this mesh."""
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.saved_target(state))
-        return jax.jit(self.to_layers, out_shardings=shardings)(state)
+        shardings = self.shardings(state)
+        return self._convert(
+            partial(in_order, num_stages=self.mesh.shape["pipe"]),
+            shardings,
+            self._saved_shardings(jax.eval_shape(self.to_layers, state)),
+        )(state)
 
     def load(self, state: Any) -> Any:  # noqa: ANN401 - a TrainState or part of one
         """The inverse of ``save``."""
-        shardings = self.shardings(jax.eval_shape(self.to_chunks, state))
-        return jax.jit(self.to_chunks, out_shardings=shardings)(state)
+        num_stages = self.mesh.shape["pipe"]
+        return self._convert(
+            partial(in_chunks, num_stages=num_stages, interleave=self._interleave),
+            self._saved_shardings(state),
+            self.shardings(jax.eval_shape(self.to_chunks, state)),
+        )(state)
+
+    def _saved_shardings(self, state: Any) -> Any:  # noqa: ANN401
+        return state_shardings(state, self.mesh, zero=self._zero, in_chunks=False)
+
+    def _convert(self, move: Callable[[jax.Array], jax.Array], before: Any, after: Any) -> Any:  # noqa: ANN401
+        """Layers moved by ``move`` on each device; what is not in layers is copied."""
+        in_specs, out_specs = (
+            jax.tree.map(lambda sharding: sharding.spec, tree) for tree in (before, after)
+        )
+        local = jax.shard_map(
+            partial(_map_layers, move),
+            mesh=self.mesh,
+            in_specs=(in_specs,),
+            out_specs=out_specs,
+            check_vma=False,  # a moment's step counter and the like are the same everywhere
+        )
+        return jax.jit(local, out_shardings=after)
 
     def to_chunks(self, state: Any) -> Any:  # noqa: ANN401 - a TrainState or part of one
         """``[layers, ...]`` as ``[chunks, layers of all stages, ...]``."""

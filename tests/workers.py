@@ -4,13 +4,12 @@ import os
 import signal
 
 import jax
-from rich.console import Console
 from tiny import with_fields
 
 from minigpt.data.build import open_or_build
 from minigpt.data.grain_source import GrainSource
 from minigpt.errors import ConfigError
-from minigpt.launch.training import train_in_process
+from minigpt.launch.training import Surroundings, train_in_process
 from minigpt.train.signals import StopSignals
 
 
@@ -30,7 +29,10 @@ def train(config, source=GrainSource):
     """Train as a process of a cluster does; the result, or the error."""
     store, _ = open_or_build(config, lambda done, total: None)
     with StopSignals() as signals:
-        return train_in_process(config, store, source, signals, Console(quiet=True))
+        surroundings = Surroundings(
+            make_source=source, signals=signals, say=lambda text: None, views=lambda step: []
+        )
+        return train_in_process(config, store, surroundings)
 
 
 def train_from_own_store(config):

@@ -66,6 +66,7 @@ def run(tmp_path, config, *, train_step=None, source=None):
             agreement=Agreement(signals, layout_of(config).mesh),
             check_peers=lambda batch: None,
             notify=lambda text: None,
+            beat=lambda: None,
             flops_per_token=1000,
             peak_flops=1e6,
         )

@@ -7,7 +7,7 @@ from minigpt.commands.options import parse_config
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minigpt.launch.local import Outcome
+    from minigpt.launch.training import Outcome
 
 
 def run(arguments: list[str]) -> None:

@@ -1,14 +1,16 @@
-"""Builds a token store from a corpus, with all cores."""
+"""Builds a token store from a corpus, with all cores; `ray_build` does so with a cluster's."""
 
 import collections
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +32,69 @@ from minigpt.errors import DataError
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far and the bytes in all."""
 
+
+class EncodedBatch(NamedTuple):
+    """Consecutive pieces of a corpus as tokens.
+
+    Attributes:
+        tokens: token ids of each piece.
+        first: whether each piece begins its story.
+        last: whether each piece ends its story.
+        counts: what reading had met when it had read them.
+    """
+
+    tokens: Sequence[NDArray[np.uint16]]
+    first: Sequence[bool]
+    last: Sequence[bool]
+    counts: ReadCounts
+
+
+Encode = Callable[[Corpus, Tokenizer], Generator[EncodedBatch, None, None]]
+"""Gives all pieces of a corpus in order, at least one batch, the last one with the final counts."""
+
 _BATCH_BYTES = 256 * 1024
 _SPLIT_KEY = "minigpt validation split"
 
 
-def open_or_build(config: Config, progress: Progress) -> tuple[TokenStore, bool]:
+def encode_with_threads(
+    corpus: Corpus, tokenizer: Tokenizer
+) -> Generator[EncodedBatch, None, None]:
+    """Encode ahead on all cores of this machine.
+
+    Threads are enough: the tokenizer releases the interpreter lock. Batches keep what the
+    threads hand over rare.
+    """
+
+    def encode(pieces: list[Piece], counts: ReadCounts) -> EncodedBatch:
+        tokens = [tokenizer.encode(piece.text) for piece in pieces]
+        first, last = [piece.first for piece in pieces], [piece.last for piece in pieces]
+        return EncodedBatch(tokens, first, last, counts)
+
+    num_threads = os.cpu_count() or 1
+    waiting: collections.deque[Future[EncodedBatch]] = collections.deque()
+    with ThreadPoolExecutor(num_threads, "tokenize") as pool:
+        for pieces, counts in read_batches(corpus):
+            waiting.append(pool.submit(encode, pieces, counts))
+            if len(waiting) > 2 * num_threads:
+                yield waiting.popleft().result()
+        for future in waiting:
+            yield future.result()
+
+
+def open_or_build(
+    config: Config,
+    progress: Progress,
+    *,
+    directory: Path | None = None,
+    encode: Encode = encode_with_threads,
+) -> tuple[TokenStore, bool]:
     """The token store of a configuration, and whether it was there already.
+
+    Args:
+        config: says what text, and how its rows are made.
+        progress: is told how much of the text has been read.
+        directory: where stores are kept, below ``.tokens``; None: ``run.directory``.
+        encode: turns text into tokens. The rows do not depend on it.
 
     Raises:
         DataError: the corpus cannot be read, is empty, or too small for one batch.
@@ -48,43 +107,34 @@ def open_or_build(config: Config, progress: Progress) -> tuple[TokenStore, bool]
         seq_length=config.model.seq_length,
         val_fraction=config.data.val_fraction,
     )
-    target = Path(config.run.directory) / ".tokens" / spec.fingerprint[:16]
+    target = (directory or Path(config.run.directory)) / ".tokens" / spec.fingerprint[:16]
     reused = (target / "index.json").exists()
     if reused:
         store = TokenStore(target)
     else:
-        store = build(corpus, load_tokenizer(config.data.tokenizer), spec, target, progress)
+        tokenizer = load_tokenizer(config.data.tokenizer)
+        store = build(corpus, tokenizer, spec, target, progress, encode)
     _check_enough(store, config, corpus.name)
     return store, reused
 
 
 def build(
-    corpus: Corpus, tokenizer: Tokenizer, spec: StoreSpec, target: Path, progress: Progress
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    spec: StoreSpec,
+    target: Path,
+    progress: Progress,
+    encode: Encode = encode_with_threads,
 ) -> TokenStore:
     """Tokenise ``corpus`` into a new store at ``target``; nothing is left there on failure."""
     target.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     building.chmod(0o755)  # a store may be shared
     try:
-        counts = ReadCounts()
-        writers: dict[Split, SplitWriter] = {
-            split: SplitWriter(building, split, spec, tokenizer.end_of_text) for split in SPLITS
-        }
-        choose = ValidationChoice(spec.val_fraction)
-        split: Split = "train"
-        total = corpus.total_bytes
-        for batch, token_arrays in _encoded(corpus.pieces(counts), tokenizer):
-            for piece, tokens in zip(batch, token_arrays, strict=True):
-                if piece.first or spec.layout == "packed":  # a padded row is one whole story
-                    previous, split = split, choose.next_split()
-                    if split != previous:  # what follows in that split is another text
-                        writers[previous].end_story()
-                writers[split].add(tokens, first=piece.first, last=piece.last)
-            progress(min(counts.num_bytes, total), total)
-        splits: dict[Split, SplitIndex] = {
-            split: writer.finish() for split, writer in writers.items()
-        }
-        progress(total, total)
+        with closing(encode(corpus, tokenizer)) as batches:
+            splits, counts = _write_splits(
+                batches, spec, building, tokenizer.end_of_text, progress, corpus.total_bytes
+            )
         return publish(
             building,
             target,
@@ -129,42 +179,49 @@ class ValidationChoice:
         return "val" if self._index == self._chosen else "train"
 
 
-def _encoded(
-    pieces: Iterator[Piece], tokenizer: Tokenizer
-) -> Iterator[tuple[list[Piece], list[NDArray[np.uint16]]]]:
-    """Batches of pieces with their tokens, in order, encoded ahead on all cores.
+def read_batches(corpus: Corpus) -> Iterator[tuple[list[Piece], ReadCounts]]:
+    """The pieces of a corpus in batches, with the counts after each.
 
-    Threads are enough: the tokenizer releases the interpreter lock. Batches keep what the
-    threads hand over rare.
+    The last batch may hold no pieces: it has the final counts.
     """
-
-    def encode(batch: list[Piece]) -> list[NDArray[np.uint16]]:
-        return [tokenizer.encode(piece.text) for piece in batch]
-
-    num_threads = os.cpu_count() or 1
-    waiting: collections.deque[tuple[list[Piece], Future[list[NDArray[np.uint16]]]]]
-    waiting = collections.deque()
-    with ThreadPoolExecutor(num_threads, "tokenize") as pool:
-        for batch in _batches(pieces):
-            waiting.append((batch, pool.submit(encode, batch)))
-            if len(waiting) > 2 * num_threads:
-                done, future = waiting.popleft()
-                yield done, future.result()
-        for done, future in waiting:
-            yield done, future.result()
-
-
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    counts = ReadCounts()
     batch: list[Piece] = []
     size = 0
-    for piece in pieces:
+    for piece in corpus.pieces(counts):
         batch.append(piece)
         size += len(piece.text)
         if size >= _BATCH_BYTES:
-            yield batch
+            yield batch, replace(counts)
             batch, size = [], 0
-    if batch:
-        yield batch
+    yield batch, counts
+
+
+def _write_splits(
+    batches: Iterator[EncodedBatch],
+    spec: StoreSpec,
+    building: Path,
+    end_of_text: int,
+    progress: Progress,
+    total_bytes: int,
+) -> tuple[dict[Split, SplitIndex], ReadCounts]:
+    writers: dict[Split, SplitWriter] = {
+        split: SplitWriter(building, split, spec, end_of_text) for split in SPLITS
+    }
+    choose = ValidationChoice(spec.val_fraction)
+    split: Split = "train"
+    counts = ReadCounts()
+    for batch in batches:
+        for tokens, first, last in zip(batch.tokens, batch.first, batch.last, strict=True):
+            if first or spec.layout == "packed":  # a padded row is one whole story
+                previous, split = split, choose.next_split()
+                if split != previous:  # what follows in that split is another text
+                    writers[previous].end_story()
+            writers[split].add(tokens, first=first, last=last)
+        counts = batch.counts
+        progress(min(counts.num_bytes, total_bytes), total_bytes)
+    splits: dict[Split, SplitIndex] = {split: writer.finish() for split, writer in writers.items()}
+    progress(total_bytes, total_bytes)
+    return splits, counts
 
 
 def _check_enough(store: TokenStore, config: Config, name: str) -> None:

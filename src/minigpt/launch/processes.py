@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -17,9 +18,7 @@ from typing import Any
 import jax
 
 from minigpt.errors import MiniGPTError
-
-_HEARTBEAT_SECONDS = 20
-_SHUTDOWN_SECONDS = 15
+from minigpt.launch.runtime import SHUTDOWN_SECONDS, join_runtime
 
 
 def run_in_processes(
@@ -47,9 +46,16 @@ def run_in_processes(
     started: dict[Connection, BaseProcess] = {}
     for rank in range(num_processes):
         ours, theirs = context.Pipe(duplex=False)
-        joining = (address, num_processes, rank, devices_per_process)
+        join = partial(
+            join_runtime,
+            address,
+            num_processes,
+            rank,
+            platform="cpu",
+            num_devices=devices_per_process,
+        )
         process = context.Process(
-            target=_enter, args=(theirs, joining, function, arguments), daemon=True
+            target=_enter, args=(theirs, join, function, arguments), daemon=True
         )
         process.start()
         theirs.close()
@@ -62,28 +68,6 @@ def run_in_processes(
             process.join()
 
 
-def join_runtime(address: str, num_processes: int, rank: int, num_devices: int) -> None:
-    """Make this process, before it touches a device, the ``rank``-th of a runtime of CPUs.
-
-    Args:
-        address: ``host:port`` where process 0 can listen.
-        num_processes: processes of the runtime.
-        rank: number of this one.
-        num_devices: virtual devices of this process.
-    """
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", num_devices)
-    jax.distributed.initialize(
-        address,
-        num_processes,
-        rank,
-        cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
-    )
-    assert jax.process_count() == num_processes
-
-
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -92,14 +76,14 @@ def _free_port() -> int:
 
 def _enter(
     results: Connection,
-    joining: tuple[str, int, int, int],
+    join: Callable[[], None],
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     """What a new process runs: sends ("done", result) or ("failed", error)."""
     _silence_gloo()
     try:
-        join_runtime(*joining)
+        join()
         results.send(("done", function(*arguments)))
         jax.distributed.shutdown()
     except MiniGPTError as error:
@@ -136,5 +120,5 @@ def _collect(started: dict[Connection, BaseProcess]) -> list[Any]:
                 raise value
             found[ready] = value
     for process in started.values():
-        process.join(_SHUTDOWN_SECONDS)
+        process.join(SHUTDOWN_SECONDS)
     return [found[connection] for connection in started]

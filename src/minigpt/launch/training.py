@@ -5,12 +5,12 @@ batches come from.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypedDict
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import jax
-from rich.console import Console
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch, BatchReader, BatchSource
@@ -23,7 +23,6 @@ from minigpt.parallel.mesh import make_mesh, mesh_shape, picture
 from minigpt.parallel.rows import global_batch, groups_that_differ, held_rows
 from minigpt.parallel.schedule import Schedule
 from minigpt.train.checkpoint import Checkpoints, Progress
-from minigpt.train.console import ConsoleSink
 from minigpt.train.hardware import peak_flops
 from minigpt.train.loop import FitResult, Sampler, Training, fit
 from minigpt.train.metrics import JsonlSink, Sink, TensorBoardSink
@@ -43,84 +42,124 @@ from minigpt.train.step import make_eval_step, make_train_step
 SAMPLE_PROMPTS = ("Once upon a time", "One day, a little girl")
 
 
-def train_in_process(
-    config: Config,
-    store: TokenStore,
-    make_source: Callable[[BatchReader], BatchSource],
-    signals: StopSignals,
-    console: Console,
-) -> FitResult:
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run and how it ended."""
+
+    directory: RunDirectory
+    result: FitResult
+
+
+@runtime_checkable
+class Reporter(Sink, Protocol):
+    """A sink that every process has, and that is told of checkpoints on disk."""
+
+    def saved(self, step: int, directory: Path) -> None:
+        """A checkpoint is complete."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a launcher gives to one process."""
+
+    make_source: Callable[[BatchReader], BatchSource]
+    """Batches for a reader of the rows that this process holds."""
+    signals: StopSignals
+    say: Callable[[str], None]
+    """Shows a line; silent in all processes but the first."""
+    views: Callable[[int], Sequence[Sink]]
+    """Sinks that show a run that starts at a step; of the first process."""
+    reporter: Reporter | None = None
+    beat: Callable[[], None] = lambda: None
+    """Called when there was progress."""
+
+
+def describe_data(store: TokenStore, say: Callable[[str], None], *, reused: bool) -> None:
+    """Say what is trained on, and what of the text was left out."""
+    counts, splits = store.counts, store.splits
+    say(
+        f"data: {counts['num_stories']:,} stories, {splits['train'].num_tokens:,} training tokens "
+        f"in {splits['train'].num_rows:,} rows, {splits['val'].num_tokens:,} validation tokens "
+        f"in {splits['val'].num_rows:,} rows ({'reused' if reused else 'stored in'} "
+        f"{store.directory})",
+    )
+    for what, number in (
+        ("empty stories were dropped", counts["num_empty"]),
+        ("characters were not UTF-8 and were replaced", counts["num_replaced"]),
+        (
+            "stories were longer than a row and cut off",
+            splits["train"].num_truncated_stories + splits["val"].num_truncated_stories,
+        ),
+    ):
+        if number:
+            say(f"data: {number:,} {what}")
+
+
+def train_in_process(config: Config, store: TokenStore, surroundings: Surroundings) -> FitResult:
     """Build or restore the state and train; every process of the runtime calls this.
 
-    Process 0 writes the run directory and speaks.
+    The first process writes the run directory and speaks.
 
     Args:
         config: the run; ``RunDirectory.check_resume`` has accepted it.
         store: the tokens.
-        make_source: batches for a reader of the rows that this process holds.
-        signals: entered by the caller.
-        console: silent in all processes but the first.
+        surroundings: of this process.
 
     Raises:
         MiniGPTError: as ``minigpt.train.loop.fit``.
     """
     directory = RunDirectory.of(config)
-    layout = lay_out(config, console)
-    with Checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
-        state, progress = _start(config, layout, checkpoints, console)
-        leads = jax.process_index() == 0
-        if leads:
+    layout = _lay_out(config, surroundings.say)
+    reporter = surroundings.reporter
+    on_saved = reporter.saved if reporter else lambda step, directory: None
+    with Checkpoints(
+        directory.checkpoints, keep=config.checkpoint.keep, on_saved=on_saved
+    ) as checkpoints:
+        state, progress = _start(config, layout, checkpoints, surroundings.say)
+        sinks = [reporter] if reporter else []
+        if jax.process_index() == 0:
             directory.write_config(config, store.corpus)
-        sinks = _open_sinks(config, directory, console, progress.step) if leads else ()
-        mesh, num_rows = layout.mesh, config.train.global_batch_size
-        reader = BatchReader(
-            store=store,
-            batch_size=num_rows,
-            seed=config.train.seed,
-            shuffle=config.data.shuffle,
-            held=tuple(held_rows(mesh, num_rows).tolist()),
-        )
+            sinks += [
+                JsonlSink(directory.path, start_step=progress.step),
+                TensorBoardSink(directory.tensorboard, start_step=progress.step),
+                *surroundings.views(progress.step),
+            ]
         try:
-            training = Training(
-                config=config,
-                source=make_source(reader),
-                validation=partial(reader.validation, config.train.eval_rows),
-                to_device=lambda batch: global_batch(mesh, batch, num_rows),
-                check_peers=partial(_check_peers, layout),
-                to_saved=layout.save,
-                checkpoints=checkpoints,
-                sinks=sinks,
-                agreement=Agreement(signals, mesh),
-                notify=console.print,
-                **_programs(config, layout, console),
-            )
+            training = _assemble(config, layout, store, surroundings, checkpoints, sinks)
             return fit(training, state, progress)
         finally:
             for sink in sinks:
                 sink.close()
 
 
-def lay_out(config: Config, console: Console) -> StateLayout:
-    """The mesh, shown where there is more than one device.
+def resolve_mesh(config: Config, num_devices: int) -> tuple[int, int, int]:
+    """(pipe, data, model) on so many devices.
 
     Raises:
         ConfigError: the devices or the batch cannot be divided as configured.
     """
     parallel = config.parallel
-    shape = mesh_shape(parallel, jax.device_count())
+    shape = mesh_shape(parallel, num_devices)
     if config.train.global_batch_size % (shape[1] * parallel.microbatches):
         # The rule of Config, now that parallel.data is known.
         replace(config, parallel=replace(parallel, data=shape[1]))
-    mesh = make_mesh(shape)
+    return shape
+
+
+def _lay_out(config: Config, say: Callable[[str], None]) -> StateLayout:
+    """The mesh, shown where there is more than one device."""
+    parallel = config.parallel
+    mesh = make_mesh(resolve_mesh(config, jax.device_count()))
     unused = jax.device_count() - mesh.size
     if unused and jax.process_count() > 1:
         raise ConfigError(
             f"parallel.pipe x parallel.data x parallel.model must use all devices of all "
-            f"processes: {' x '.join(map(str, shape))} = {mesh.size} of {jax.device_count()}; "
-            "use parallel.data -1 for what is left"
+            f"processes: {' x '.join(map(str, mesh.devices.shape))} = {mesh.size} of "
+            f"{jax.device_count()}; use parallel.data -1 for what is left"
         )
     if jax.device_count() > 1:
-        console.print(
+        say(
             picture(
                 mesh,
                 num_layers=config.model.num_layers,
@@ -129,10 +168,13 @@ def lay_out(config: Config, console: Console) -> StateLayout:
             )
         )
     if unused:
-        console.print(f"mesh: {unused} of {jax.device_count()} devices are not used")
-    if shape[0] > 1:
-        schedule = Schedule(parallel.schedule, shape[0], parallel.interleave, parallel.microbatches)
-        console.print(
+        say(f"mesh: {unused} of {jax.device_count()} devices are not used")
+    num_stages = mesh.shape["pipe"]
+    if num_stages > 1:
+        schedule = Schedule(
+            parallel.schedule, num_stages, parallel.interleave, parallel.microbatches
+        )
+        say(
             f"pipeline: {parallel.schedule}, {parallel.microbatches} microbatches, "
             f"{schedule.num_ticks} ticks, {100 * schedule.bubble:.0f} % of the time idle"
         )
@@ -140,12 +182,12 @@ def lay_out(config: Config, console: Console) -> StateLayout:
 
 
 def _start(
-    config: Config, layout: StateLayout, checkpoints: Checkpoints, console: Console
+    config: Config, layout: StateLayout, checkpoints: Checkpoints, say: Callable[[str], None]
 ) -> tuple[TrainState, Progress]:
     """The state to train from: new, or of the newest checkpoint."""
     spec = model_spec(config, load_tokenizer(config.data.tokenizer).vocab_size)
     optimizer = make_optimizer(config.optimizer, config.train.steps)
-    console.print(
+    say(
         f"model: {num_parameters(config.model, spec.vocab_size):,} parameters, "
         f"{config.model.num_layers} layers of width {config.model.embed_dim}, compute in "
         f"{config.train.compute_dtype} on {jax.devices()[0].device_kind}",
@@ -154,48 +196,54 @@ def _start(
         return init_state(spec, optimizer, config.train.seed, layout), Progress()
     restored = checkpoints.restore(layout.saved_target(state_shapes(spec, optimizer, layout)))
     for step in restored.unreadable:
-        console.print(
+        say(
             f"the checkpoint of step {step} cannot be read and was moved to "
             f"{checkpoints.directory}-unreadable",
         )
-    console.print(f"continuing after step {restored.progress.step}")
+    say(f"continuing after step {restored.progress.step}")
     return layout.load(restored.state), restored.progress
 
 
-def _open_sinks(
-    config: Config, directory: RunDirectory, console: Console, start_step: int
-) -> Sequence[Sink]:
-    return (
-        JsonlSink(directory.path, start_step=start_step),
-        TensorBoardSink(directory.tensorboard, start_step=start_step),
-        ConsoleSink(console, steps=config.train.steps, start_step=start_step),
-    )
-
-
-class _Programs(TypedDict):
-    """The part of ``Training`` that follows from the model and its layout."""
-
-    train_step: jax.stages.Wrapped
-    eval_step: jax.stages.Wrapped
-    sampler: Sampler
-    flops_per_token: int
-    peak_flops: float | None
-
-
-def _programs(config: Config, layout: StateLayout, console: Console) -> _Programs:
+def _assemble(
+    config: Config,
+    layout: StateLayout,
+    store: TokenStore,
+    surroundings: Surroundings,
+    checkpoints: Checkpoints,
+    sinks: Sequence[Sink],
+) -> Training:
     tokenizer = load_tokenizer(config.data.tokenizer)
     spec = model_spec(config, tokenizer.vocab_size)
+    mesh, num_rows = layout.mesh, config.train.global_batch_size
+    reader = BatchReader(
+        store=store,
+        batch_size=num_rows,
+        seed=config.train.seed,
+        shuffle=config.data.shuffle,
+        held=tuple(held_rows(mesh, num_rows).tolist()),
+    )
     peak, reason = peak_flops(config.train.peak_flops, config.train.compute_dtype)
-    console.print(
+    surroundings.say(
         f"MFU: {reason if peak is None else f'against {peak:.3g} FLOP/s ({reason})'}; the FLOPs "
         "of a token are 6 x weights + 12 x layers x width x context",
     )
-    return _Programs(
+    return Training(
+        config=config,
         train_step=make_train_step(config, spec, layout),
         eval_step=make_eval_step(config, spec, layout),
+        source=surroundings.make_source(reader),
+        validation=partial(reader.validation, config.train.eval_rows),
+        to_device=lambda batch: global_batch(mesh, batch, num_rows),
+        check_peers=partial(_check_peers, layout),
+        to_saved=layout.save,
         sampler=_sampler(config, layout, Generator(spec, tokenizer, config.data.layout)),
+        checkpoints=checkpoints,
+        sinks=sinks,
+        agreement=Agreement(surroundings.signals, mesh),
+        notify=surroundings.say,
+        beat=surroundings.beat,
         flops_per_token=train_flops_per_token(config.model, spec.vocab_size),
-        peak_flops=None if peak is None else peak * layout.mesh.size,
+        peak_flops=None if peak is None else peak * mesh.size,
     )
 
 

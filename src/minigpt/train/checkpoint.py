@@ -3,7 +3,7 @@
 import itertools
 import json
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,8 +45,21 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run, ``DIRECTORY/STEP``; a context manager that waits for saves."""
 
-    def __init__(self, directory: Path, *, keep: int | None) -> None:
-        """Open the folder, creating it if need be; the newest ``keep`` (None: all) stay."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep: int | None,
+        on_saved: Callable[[int, Path], None] = lambda step, directory: None,
+    ) -> None:
+        """Open the folder, creating it if need be.
+
+        Args:
+            directory: of the checkpoints of one run.
+            keep: the newest so many stay; None: all.
+            on_saved: called with the step and its folder when a checkpoint is on disk.
+        """
+        self._on_saved = on_saved
         self.directory = directory.resolve()
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         self._manager = ocp.CheckpointManager(self.directory, options=options)
@@ -117,6 +130,7 @@ class Checkpoints:
                 self._manager.wait_until_finished()
                 if jax.process_index() == 0:
                     _write_sizes(self.directory / str(step))
+            self._on_saved(step, self.directory / str(step))
 
     @contextmanager
     def _explained_errors(self) -> Generator[None]:

@@ -52,6 +52,8 @@ class Training:
     sinks: Sequence[Sink]
     agreement: Agreement
     notify: Callable[[str], None]
+    beat: Callable[[], None]
+    """Called when there was progress."""
     flops_per_token: int
     peak_flops: float | None
     """Of all devices together."""
@@ -143,6 +145,7 @@ class _Fit:
         metrics = HostMetrics(*map(float, jax.device_get(self.unread)))
         self.unread = None
         self.training.agreement.read()
+        self.training.beat()
         step, tokens = self.progress.step + 1, int(metrics.num_tokens)
         if not (math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)):
             raise NonFiniteError(
@@ -201,6 +204,7 @@ class _Fit:
 
     def count_elapsed(self) -> float:
         """Count the time since the last lap as elapsed, not as step time."""
+        self.training.beat()
         seconds = self.stopwatch.lap()
         self.waited = 0.0
         elapsed = self.progress.elapsed_seconds + seconds
@@ -231,6 +235,7 @@ class _Fit:
                 return False
             sums = self.training.eval_step(self.state.params, self.training.to_device(batch))
             loss_sum, num_tokens = jax.device_get(sums)
+            self.training.beat()
             total, count = total + float(loss_sum), count + float(num_tokens)
         self.val_loss = total / count
         record = Record(

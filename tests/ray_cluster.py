@@ -1,0 +1,33 @@
+"""A small Ray cluster on this machine, for the tests marked `ray`."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+_ENVIRONMENT = {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or `uv run` gives each worker a new environment
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # Ray Data's own actors draw an error line each
+}
+
+
+@contextlib.contextmanager
+def local_cluster(num_cpus: int) -> Iterator[None]:
+    """Starts Ray for the length of the context."""
+    os.environ.update(_ENVIRONMENT)  # read when Ray is imported and when it starts
+    import ray
+    import ray.data
+
+    ray.init(
+        num_cpus=num_cpus,
+        object_store_memory=256 * 1024 * 1024,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()

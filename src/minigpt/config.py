@@ -10,6 +10,7 @@ from typing import Literal
 
 from minigpt.config_rules import (
     at_least,
+    divides,
     fraction,
     nearest_divisor,
     nearest_multiples,
@@ -199,6 +200,9 @@ class ParallelConfig:
     """Groups of devices that each see their share of the batch; -1: what is left."""
     model: int = 1
     """Devices that split every layer: heads, hidden units and vocabulary."""
+    sequence: bool = False
+    """Divide the sequence too between the devices of model, outside of attention and MLP: less
+    memory for activations."""
     microbatches: int = 1
     """Pieces of the global batch whose gradients are added up; divides global_batch_size."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
@@ -221,6 +225,11 @@ class ParallelConfig:
             self.pipe > 1 or self.interleave == 1,
             f"parallel.interleave needs pipeline stages: it is {self.interleave} with "
             f"parallel.pipe {self.pipe}; use parallel.interleave 1, or parallel.pipe 2 or more",
+        )
+        require(
+            self.model > 1 or not self.sequence,
+            f"parallel.sequence needs tensor-parallel devices: it is {self.sequence} with "
+            f"parallel.model {self.model}; leave it out, or use parallel.model 2 or more",
         )
 
 
@@ -265,35 +274,23 @@ class Config:
 
 def _check_division(config: Config) -> None:
     """The batch, the layers and each layer must be divisible as the mesh divides them."""
-    batch, pieces = config.train.global_batch_size, config.parallel.microbatches
-    require(
-        batch % pieces == 0,
-        f"parallel.microbatches must divide train.global_batch_size: {batch} is not "
-        f"divisible by {pieces}; the nearest number of microbatches that works is "
-        f"{nearest_divisor(batch, pieces)}",
-    )
-    groups = max(1, config.parallel.data)
-    require(
-        batch % (pieces * groups) == 0,
-        f"parallel.data x parallel.microbatches must divide train.global_batch_size: {batch} "
-        f"is not divisible by {groups} x {pieces}; the nearest that works is "
-        f"{nearest_multiples(batch, groups * pieces)}",
-    )
-    chunks = config.parallel.pipe * config.parallel.interleave
-    layers = config.model.num_layers
-    require(
-        layers % chunks == 0,
-        f"parallel.pipe x parallel.interleave must divide model.num_layers: {layers} is not "
-        f"divisible by {config.parallel.pipe} x {config.parallel.interleave}; the nearest that "
-        f"works is {nearest_multiples(layers, chunks)}",
-    )
-    for name, size in (
-        ("model.num_heads", config.model.num_heads),
-        ("model.mlp_dim", config.model.hidden_dim),
-    ):
-        require(
-            size % config.parallel.model == 0,
-            f"parallel.model must divide {name}: {size} is not divisible by "
-            f"{config.parallel.model}; the nearest that works is "
-            f"{nearest_divisor(size, config.parallel.model)}",
+    model, parallel, batch = config.model, config.parallel, config.train.global_batch_size
+    batch_name, pieces = "train.global_batch_size", parallel.microbatches
+    works = f"number of microbatches that works is {nearest_divisor(batch, pieces)}"
+    divides("parallel.microbatches", (pieces,), batch_name, batch, works=works)
+    groups = max(1, parallel.data)
+    names = "parallel.data x parallel.microbatches"
+    works = f"that works is {nearest_multiples(batch, groups * pieces)}"
+    divides(names, (groups, pieces), batch_name, batch, works=works)
+    names, chunks = "parallel.pipe x parallel.interleave", (parallel.pipe, parallel.interleave)
+    works = f"that works is {nearest_multiples(model.num_layers, math.prod(chunks))}"
+    divides(names, chunks, "model.num_layers", model.num_layers, works=works)
+    for name, size in (("model.num_heads", model.num_heads), ("model.mlp_dim", model.hidden_dim)):
+        works = f"that works is {nearest_divisor(size, parallel.model)}"
+        divides("parallel.model", (parallel.model,), name, size, works=works)
+    if parallel.sequence:
+        names = "with parallel.sequence, parallel.model"
+        works = (
+            f"sequence length that works is {nearest_multiples(model.seq_length, parallel.model)}"
         )
+        divides(names, (parallel.model,), "model.seq_length", model.seq_length, works=works)

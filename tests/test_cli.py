@@ -27,8 +27,8 @@ TRAIN_OPTIONS = """
     optimizer.weight-decay optimizer.beta1 optimizer.beta2 optimizer.clip-norm
     train.steps train.global-batch-size train.seed train.compute-dtype train.log-every
     train.eval-every train.eval-rows train.sample-every train.target-loss train.peak-flops
-    parallel.pipe parallel.data parallel.model parallel.microbatches parallel.schedule
-    parallel.interleave parallel.zero parallel.remat
+    parallel.pipe parallel.data parallel.model parallel.sequence parallel.no-sequence
+    parallel.microbatches parallel.schedule parallel.interleave parallel.zero parallel.remat
     checkpoint.every checkpoint.keep
 """
 

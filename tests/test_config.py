@@ -82,6 +82,7 @@ REFUSED = [
     ("parallel.pipe", 0, ["at least 1", "use 1 or more"]),
     ("parallel.data", 0, ["at least 1, or -1"]),
     ("parallel.model", 0, ["at least 1", "use 1 or more"]),
+    ("parallel.sequence", True, ["needs tensor-parallel", "parallel.model 1", "model 2 or more"]),
     ("parallel.interleave", 0, ["at least 1", "use 1 or more"]),
     ("parallel.interleave", 2, ["needs pipeline stages", "parallel.pipe 2 or more"]),
     ("parallel.microbatches", 0, ["at least 1", "use 1 or more"]),
@@ -172,6 +173,21 @@ def test_a_mesh_must_divide_the_model_and_the_batch(parallel, fragments):
         Config(parallel=ParallelConfig(**parallel))
     for fragment in fragments:
         assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "model", "works"), [(65, 2, "64 or 66"), (66, 4, "64 or 68"), (3, 4, "4")]
+)
+def test_peers_divide_the_sequence_only_where_they_are_asked_to(length, model, works):
+    fields = {"model__seq_length": length, "parallel__model": model}
+    config_with(**fields)
+    with pytest.raises(ConfigError) as caught:
+        config_with(**fields, parallel__sequence=True)
+    assert str(caught.value) == (
+        "with parallel.sequence, parallel.model must divide model.seq_length: "
+        f"{length} is not divisible by {model}; the nearest sequence length that works is {works}"
+    )
+    config_with(parallel__model=4, parallel__sequence=True)
 
 
 def test_every_number_has_a_value_that_is_refused_and_one_that_is_accepted():

@@ -95,8 +95,8 @@ def test_fields_that_only_work_together_are_read_together():
         ("num_layer: 3", "unknown field 'num_layer'; did you mean 'model.num_layers'?"),
         (
             "parallel: {zzz: 3}",
-            "unknown field 'parallel.zzz'; valid here: pipe, data, model, microbatches, schedule, "
-            "interleave, zero, remat",
+            "unknown field 'parallel.zzz'; valid here: pipe, data, model, sequence, microbatches, "
+            "schedule, interleave, zero, remat",
         ),
         ("zzz: 3", f"unknown field 'zzz'; valid here: {', '.join(FIELDS)}"),
     ],

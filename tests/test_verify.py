@@ -3,7 +3,7 @@ from dataclasses import replace
 from minigpt.cli import main
 from minigpt.config import ParallelConfig
 from minigpt.train import gradients
-from minigpt.verify import TOLERANCES, all_meshes
+from minigpt.verify import TOLERANCES, all_meshes, describe
 
 MESH = ["--parallel.pipe", "2", "--parallel.data", "1", "--parallel.model", "2"]
 
@@ -13,6 +13,13 @@ def test_a_sound_mesh_is_proved(capsys):
     out = capsys.readouterr().out
     assert out.count("equal") == len(TOLERANCES)
     assert "1 mesh(es) train what one device trains" in out
+
+
+def test_a_mesh_that_divides_the_sequence_is_proved(capsys):
+    assert main(["verify", *MESH, "--parallel.sequence", "--steps", "3"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("equal") == len(TOLERANCES)
+    assert "1 chunk(s), sequence" in out
 
 
 def test_a_fault_is_found(capsys, monkeypatch):
@@ -41,3 +48,6 @@ def test_all_meshes_of_eight_devices():
     assert ParallelConfig(pipe=2, data=2, model=2, microbatches=4, interleave=2) in meshes
     assert ParallelConfig(pipe=8, data=1, microbatches=4, schedule="gpipe") in meshes
     assert ParallelConfig(data=8, microbatches=4, zero=1) in meshes
+    divided = [mesh for mesh in meshes if mesh.sequence]
+    assert len(divided) == sum(shape[2] > 1 for shape in shapes)
+    assert describe(divided[0]) == "1 pipe x 4 data x 2 model, sequence"

@@ -8,8 +8,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from minigpt.config_parallel import ClusterConfig, ParallelConfig
 from minigpt.config_rules import (
     at_least,
+    divides,
     fraction,
     nearest_divisor,
     nearest_multiples,
@@ -190,41 +192,6 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ParallelConfig:
-    """How the model and the work of one step are cut up over devices."""
-
-    pipe: int = 1
-    """Pipeline stages: groups of devices that each hold some of the layers."""
-    data: int = -1
-    """Groups of devices that each see their share of the batch; -1: what is left."""
-    model: int = 1
-    """Devices that split every layer: heads, hidden units and vocabulary."""
-    microbatches: int = 1
-    """Pieces of the global batch whose gradients are added up; divides global_batch_size."""
-    schedule: Literal["1f1b", "gpipe"] = "1f1b"
-    """1f1b: a microbatch goes backward as soon as it is through; gpipe: when all are."""
-    interleave: int = 1
-    """Chunks of layers of each pipeline stage: more chunks, smaller bubble, more traffic."""
-    zero: Literal[0, 1] = 0
-    """1: split the optimizer's moments over the data groups."""
-    remat: Literal["none", "layer"] = "none"
-    """layer: keep only the input of each block and compute the rest again going backward."""
-
-    def __post_init__(self) -> None:
-        """Check each field by itself."""
-        at_least(self, "parallel", 1, "pipe", "model", "microbatches", "interleave")
-        require(
-            self.data == -1 or self.data >= 1,
-            f"parallel.data must be at least 1, or -1 for what is left, got {self.data}",
-        )
-        require(
-            self.pipe > 1 or self.interleave == 1,
-            f"parallel.interleave needs pipeline stages: it is {self.interleave} with "
-            f"parallel.pipe {self.pipe}; use parallel.interleave 1, or parallel.pipe 2 or more",
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointConfig:
     """When to save and how many checkpoints to keep."""
 
@@ -250,10 +217,12 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def __post_init__(self) -> None:
         """Check the rules that join groups."""
         _check_division(self)
+        _check_devices(self)
         require(
             self.train.target_loss is None
             or (self.train.eval_every > 0 and self.data.val_fraction > 0),
@@ -265,35 +234,42 @@ class Config:
 
 def _check_division(config: Config) -> None:
     """The batch, the layers and each layer must be divisible as the mesh divides them."""
-    batch, pieces = config.train.global_batch_size, config.parallel.microbatches
-    require(
-        batch % pieces == 0,
-        f"parallel.microbatches must divide train.global_batch_size: {batch} is not "
-        f"divisible by {pieces}; the nearest number of microbatches that works is "
-        f"{nearest_divisor(batch, pieces)}",
-    )
-    groups = max(1, config.parallel.data)
-    require(
-        batch % (pieces * groups) == 0,
-        f"parallel.data x parallel.microbatches must divide train.global_batch_size: {batch} "
-        f"is not divisible by {groups} x {pieces}; the nearest that works is "
-        f"{nearest_multiples(batch, groups * pieces)}",
-    )
-    chunks = config.parallel.pipe * config.parallel.interleave
-    layers = config.model.num_layers
-    require(
-        layers % chunks == 0,
-        f"parallel.pipe x parallel.interleave must divide model.num_layers: {layers} is not "
-        f"divisible by {config.parallel.pipe} x {config.parallel.interleave}; the nearest that "
-        f"works is {nearest_multiples(layers, chunks)}",
-    )
-    for name, size in (
-        ("model.num_heads", config.model.num_heads),
-        ("model.mlp_dim", config.model.hidden_dim),
-    ):
-        require(
-            size % config.parallel.model == 0,
-            f"parallel.model must divide {name}: {size} is not divisible by "
-            f"{config.parallel.model}; the nearest that works is "
-            f"{nearest_divisor(size, config.parallel.model)}",
+    model, parallel, batch = config.model, config.parallel, config.train.global_batch_size
+    batch_name, pieces = "train.global_batch_size", parallel.microbatches
+    works = f"number of microbatches that works is {nearest_divisor(batch, pieces)}"
+    divides("parallel.microbatches", (pieces,), batch_name, batch, works=works)
+    groups = max(1, parallel.data)
+    names = "parallel.data x parallel.microbatches"
+    works = f"that works is {nearest_multiples(batch, groups * pieces)}"
+    divides(names, (groups, pieces), batch_name, batch, works=works)
+    names, chunks = "parallel.pipe x parallel.interleave", (parallel.pipe, parallel.interleave)
+    works = f"that works is {nearest_multiples(model.num_layers, math.prod(chunks))}"
+    divides(names, chunks, "model.num_layers", model.num_layers, works=works)
+    for name, size in (("model.num_heads", model.num_heads), ("model.mlp_dim", model.hidden_dim)):
+        works = f"that works is {nearest_divisor(size, parallel.model)}"
+        divides("parallel.model", (parallel.model,), name, size, works=works)
+    if parallel.sequence:
+        names = "with parallel.sequence, parallel.model"
+        works = (
+            f"sequence length that works is {nearest_multiples(model.seq_length, parallel.model)}"
         )
+        divides(names, (parallel.model,), "model.seq_length", model.seq_length, works=works)
+
+
+def _check_devices(config: Config) -> None:
+    """The mesh must use every device of a cluster's workers."""
+    parallel, cluster = config.parallel, config.cluster
+    devices = cluster.num_workers * cluster.devices_per_worker
+    if not devices:
+        return
+    peers = parallel.pipe * parallel.model
+    groups = max(1, parallel.data)
+    workers = max(1, peers * groups // cluster.devices_per_worker)
+    fits = devices % peers == 0 if parallel.data == -1 else devices == peers * parallel.data
+    require(
+        fits,
+        f"parallel.pipe x parallel.data x parallel.model must use all devices of the cluster: "
+        f"{parallel.pipe} x {parallel.data} x {parallel.model} with {cluster.num_workers} worker(s)"
+        f" x {cluster.devices_per_worker} device(s); use parallel.data -1 for what is left, or "
+        f"cluster.num_workers {workers}",
+    )

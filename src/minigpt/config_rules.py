@@ -35,6 +35,16 @@ def fraction(group: object, prefix: str, *names: str) -> None:
         )
 
 
+def divides(names: str, sizes: tuple[int, ...], total_name: str, total: int, *, works: str) -> None:
+    """The product of ``sizes`` divides ``total``; ``works`` is what does, for a message."""
+    shown = " x ".join(str(size) for size in sizes)
+    require(
+        total % math.prod(sizes) == 0,
+        f"{names} must divide {total_name}: {total} is not divisible by {shown}; "
+        f"the nearest {works}",
+    )
+
+
 def nearest_divisor(total: int, wanted: int) -> int:
     """The divisor of ``total`` closest to ``wanted`` (the smaller of two equally close)."""
     divisors = (d for d in range(1, total + 1) if total % d == 0)

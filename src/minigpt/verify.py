@@ -103,7 +103,7 @@ def verify(
 
 
 def all_meshes(num_devices: int, microbatches: int) -> Iterator[ParallelConfig]:
-    """Every mesh of that many devices, and with stages every schedule."""
+    """Every mesh of that many devices, with all that each can do differently."""
     for pipe in _divisors(num_devices):
         for model in _divisors(num_devices // pipe):
             data = num_devices // (pipe * model)
@@ -114,6 +114,8 @@ def all_meshes(num_devices: int, microbatches: int) -> Iterator[ParallelConfig]:
                 yield replace(mesh, schedule="gpipe")
             if data > 1:
                 yield replace(mesh, zero=1)
+            if model > 1:
+                yield replace(mesh, sequence=True)
 
 
 def _divisors(number: int) -> list[int]:
@@ -123,7 +125,8 @@ def _divisors(number: int) -> list[int]:
 def _small_config(meshes: list[ParallelConfig], folder: Path, steps: int, dropout: float) -> Config:
     """One device's configuration that every mesh (``data`` resolved) divides."""
     layers = int(np.lcm.reduce([mesh.pipe * mesh.interleave for mesh in meshes]))
-    heads = int(np.lcm.reduce([4, *(mesh.model for mesh in meshes)]))
+    peers = [mesh.model for mesh in meshes]
+    heads = int(np.lcm.reduce([4, *peers]))
     groups = [mesh.microbatches * mesh.data for mesh in meshes]
     return Config(
         run=RunConfig(directory=str(folder), name="verify"),
@@ -132,7 +135,7 @@ def _small_config(meshes: list[ParallelConfig], folder: Path, steps: int, dropou
             num_layers=max(2, layers),
             num_heads=heads,
             embed_dim=8 * heads,
-            seq_length=32,
+            seq_length=int(np.lcm.reduce([32, *peers])),
             dropout=dropout,
         ),
         optimizer=OptimizerConfig(learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=2),
@@ -200,7 +203,11 @@ def describe(parallel: ParallelConfig) -> str:
     parts = [f"{parallel.pipe} pipe x {parallel.data} data x {parallel.model} model"]
     if parallel.pipe > 1:
         parts.append(f"{parallel.schedule}, {parallel.interleave} chunk(s)")
-    return ", ".join(parts) + (", zero 1" if parallel.zero else "")
+    if parallel.sequence:
+        parts.append("sequence")
+    if parallel.zero:
+        parts.append("zero 1")
+    return ", ".join(parts)
 
 
 def table(verdict: Verdict) -> Table:

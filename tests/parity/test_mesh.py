@@ -78,6 +78,10 @@ MESHES = [
     {"pipe": 2, "model": 2, "microbatches": 4, "schedule": "gpipe"},
     {"pipe": 2, "microbatches": 8, "schedule": "gpipe", "interleave": 2},
     {"data": 4, "zero": 1, "microbatches": 2},
+    {"model": 2, "sequence": True, "microbatches": 2},
+    {"data": 2, "model": 4, "sequence": True, "remat": "layer", "zero": 1},
+    {"pipe": 2, "data": 2, "model": 2, "microbatches": 4, "sequence": True},
+    {"pipe": 2, "model": 4, "microbatches": 4, "sequence": True, "interleave": 2},
 ]
 
 
@@ -98,9 +102,10 @@ def test_without_dropout():
 
 
 @pytest.mark.slow
-def test_bfloat16_agrees_between_meshes():
-    mesh = config_of(pipe=2, data=2, model=2, microbatches=4, dtype="bfloat16")
-    metrics, *_ = train(mesh)
+@pytest.mark.parametrize("sequence", [False, True])
+def test_bfloat16_agrees_between_meshes(sequence):
+    parallel = {"pipe": 2, "data": 2, "model": 2, "microbatches": 4, "sequence": sequence}
+    metrics, *_ = train(config_of(**parallel, dtype="bfloat16"))
     expected, *_ = one_device(dtype="bfloat16")
     np.testing.assert_allclose(metrics[:, 0], expected[:, 0], rtol=2e-4)
 

@@ -42,6 +42,35 @@ def test_tensor_parallel_layers_have_two_all_reduces_each_way():
     assert set().union(*found.values()) == {"all-reduce"}
 
 
+@pytest.mark.parametrize(("remat", "recomputed"), [("none", 0), ("layer", 1)])
+def test_sequence_parallel_layers_gather_and_scatter(remat, recomputed):
+    """Forward 2 all-gathers and 2 reduce-scatters; backward the mirror image and 2 all-gathers.
+
+    The latter are of the inputs of products, for the gradients of kernels: those that were not
+    kept, or where the layer is computed again, those of its forward pass, with the reduce-scatter
+    between attention and MLP. Never an all-reduce: what peers hold alike adds up its gradient once,
+    after the loops.
+    """
+    parallel = {"model": 8, "sequence": True, "remat": remat}
+    found = collectives_by_computation(compiled(parallel=parallel, model={"dropout": 0.1}))
+    forward = {"all-gather": 2, "reduce-scatter": 2}
+    backward = {"all-gather": 4, "reduce-scatter": 2 + recomputed}
+    # Outside, forward and backward: embedding and final hidden states, each once. Reduced are the
+    # loss's maximum and sums, and the gradients.
+    outside = {"all-gather": 2, "reduce-scatter": 2, "all-reduce": 3}
+    assert [dict(counts) for counts in found.values()] == [forward, backward, outside]
+
+
+def test_with_stages_too_sequence_parallel_loops_reduce_nothing():
+    parallel = {"pipe": 2, "data": 2, "model": 2, "microbatches": 4, "sequence": True}
+    found = collectives_by_computation(compiled(parallel=parallel))
+    layers = [counts for counts in found.values() if counts["all-gather"] > 1]
+    # In the steady phase a unit forward, one again, and one backward; two loops fewer before and
+    # one fewer behind.
+    assert sorted(counts["all-gather"] for counts in layers) == [2, 2, 2, 2, 4, 4]
+    assert not any(counts["all-reduce"] for counts in layers)
+
+
 def test_data_parallel_adds_gradients_once():
     """No collective inside any loop: all of them are at the end of the step."""
     found = collectives_by_computation(compiled(parallel={"data": 8, "microbatches": 4}))
@@ -78,11 +107,38 @@ def test_activation_memory_by_schedule():
 
 
 @pytest.mark.slow
-def test_no_hang_at_a_size_that_hangs_without_a_fixed_order():
+@pytest.mark.parametrize("remat", ["none", "layer"])
+def test_sequence_parallel_activations_take_less_memory(remat):
+    """Eight peers hold under three fifths of the temporaries: what is left is inside the layers."""
+
+    def temporary_bytes(*, sequence):
+        config = tiny_config(
+            model={"num_layers": 8, "num_heads": 8, "embed_dim": 128, "seq_length": 256},
+            parallel={"model": 8, "sequence": sequence, "remat": remat},
+            train={"steps": 20, "global_batch_size": 4},
+        )
+        state, batch = new_state(config), batch_of(rows=4, seq=256)
+        program = gradients_of(config).lower(state.params, batch, state.step).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes(sequence=True) < 0.6 * temporary_bytes(sequence=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"interleave": 2},
+        {"interleave": 2, "sequence": True},
+        {"interleave": 2, "sequence": True, "remat": "layer"},
+    ],
+    ids=["plain", "sequence", "sequence-remat"],
+)
+def test_no_hang_at_a_size_that_hangs_without_a_fixed_order(parallel):
     """Independent collectives without an order deadlock XLA:CPU at such sizes."""
     config = tiny_config(
         model={"num_layers": 8, "num_heads": 4, "embed_dim": 128, "seq_length": 128},
-        parallel={"pipe": 2, "data": 2, "model": 2, "microbatches": 4, "interleave": 2},
+        parallel={"pipe": 2, "data": 2, "model": 2, "microbatches": 4, **parallel},
         train={"steps": 20, "global_batch_size": 16},
     )
     state, run = new_state(config), gradients_of(config)

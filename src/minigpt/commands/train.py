@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 def run(arguments: list[str]) -> None:
     """Train, then say how it ended and what to do next."""
     config = parse_config(arguments, prog="minigpt train", description="Train a GPT.")
-    from minigpt.launch import local
     from minigpt.train.console import make_console
 
     console = make_console()
-    outcome = local.train(config, console)
-    _say_how_it_ended(outcome, console)
+    if config.cluster.num_workers > 0:
+        from minigpt.launch.ray import train
+    else:
+        from minigpt.launch.local import train
+    _say_how_it_ended(train(config, console), console)
 
 
 def _say_how_it_ended(outcome: "Outcome", console: "Console") -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import ray
-from ray.train.backend import Backend
+from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.jax import JaxConfig
 
 from minigpt.errors import MiniGPTError
@@ -27,7 +27,7 @@ class RuntimeConfig(JaxConfig):
     devices_per_worker: int = 1
 
     @property
-    def backend_cls(self) -> type["RuntimeBackend"]:
+    def backend_cls(self) -> Any:  # noqa: ANN401 - Ray declares its own class
         """The backend that joins them."""
         return RuntimeBackend
 
@@ -35,12 +35,13 @@ class RuntimeConfig(JaxConfig):
 class RuntimeBackend(Backend):
     """Joins all workers when they have started, and leaves when they stop."""
 
-    def on_start(self, worker_group: Any, backend_config: RuntimeConfig) -> None:  # noqa: ANN401
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:  # noqa: ANN401
         """Check whose devices are whose, then join.
 
         Raises:
             MiniGPTError: two workers of a node were given the same device.
         """
+        assert isinstance(backend_config, RuntimeConfig)
         if backend_config.platform == "cuda":
             _check_owners(worker_group.execute(_claim_gpus))
         address = worker_group.execute_single(0, _free_address)
@@ -58,7 +59,7 @@ class RuntimeBackend(Backend):
         ]
         ray.get(joining)
 
-    def on_shutdown(self, worker_group: Any, backend_config: RuntimeConfig) -> None:  # noqa: ANN401
+    def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:  # noqa: ANN401
         """Leave the runtime; workers that are dead or hang are killed by Ray right after."""
         leaving = worker_group.execute_async(jax.distributed.shutdown)
         ray.wait(leaving, num_returns=len(leaving), timeout=SHUTDOWN_SECONDS + 5)

@@ -1,13 +1,12 @@
 """What a Ray Train worker runs, and its line to the terminal of the user."""
 
 import faulthandler
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import ray
@@ -16,7 +15,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from minigpt.config import Config
 from minigpt.data.batches import BatchReader, BatchSource
-from minigpt.data.ray_source import RaySource
+from minigpt.data.ray_source import RaySource, Shard
 from minigpt.data.store import TokenStore
 from minigpt.errors import ConfigError, DataError, InterruptedRunError, MiniGPTError, NonFiniteError
 from minigpt.launch.training import Surroundings, train_in_process
@@ -39,7 +38,7 @@ class Terminal:
         self._signal = 0
 
     def tell(self, kind: str, what: Any) -> None:  # noqa: ANN401 - depends on kind
-        """Of a worker: "say" a text, "record" a Record, or "samples" (step, samples)."""
+        """Of a worker: to "say" a text, to "start" at a step, a "record", or "samples"."""
         self._events.append((kind, what))
 
     def take(self) -> list[tuple[str, Any]]:
@@ -51,7 +50,7 @@ class Terminal:
         """Of the driver: the signal it received."""
         self._signal = signal_number
 
-    def signal(self) -> int:
+    def received(self) -> int:
         """Of a worker: the driver's signal, or 0."""
         return self._signal
 
@@ -59,9 +58,10 @@ class Terminal:
 class TerminalSink:
     """Shows records and samples on the driver's terminal."""
 
-    def __init__(self, terminal: Any) -> None:  # noqa: ANN401 - an actor handle
-        """Of the run's terminal."""
+    def __init__(self, terminal: Any, start_step: int) -> None:  # noqa: ANN401 - an actor handle
+        """Of a run that starts, or starts again, at a step."""
         self._terminal = terminal
+        terminal.tell.remote("start", start_step)
 
     def write(self, record: Record) -> None:
         """Send a record."""
@@ -139,13 +139,13 @@ def _train(task: WorkerTask) -> FitResult | MiniGPTError:
 
     def make_source(reader: BatchReader) -> BatchSource:
         assert reader.held is not None
-        return RaySource(ray.train.get_dataset_shard("train"), reader.held)
+        return RaySource(cast("Shard", ray.train.get_dataset_shard("train")), reader.held)
 
     surroundings = Surroundings(
         make_source=make_source,
         signals=signals,
         say=say,
-        views=lambda start_step: [TerminalSink(task.terminal)],
+        views=lambda start_step: [TerminalSink(task.terminal, start_step)],
         reporter=reporter,
         beat=watchdog.beat,
     )
@@ -161,7 +161,7 @@ def _follow_driver(terminal: Any, signals: StopSignals) -> None:  # noqa: ANN401
     """Take over the signal that the driver received; the first worker's agreement spreads it."""
     while signals.received is None:
         time.sleep(_POLL_SECONDS)
-        signals.received = ray.get(terminal.signal.remote()) or None
+        signals.received = ray.get(terminal.received.remote()) or None
 
 
 class Watchdog:
@@ -178,7 +178,7 @@ class Watchdog:
     def beat(self) -> None:
         """There was progress."""
         if self._seconds > 0:
-            faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(self._seconds, exit=True, file=2)
 
     def stop(self) -> None:
         """Nothing more is waited for."""

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from minigpt.model.peers import ALONE, Peers
+
 
 def fold(keys: Key[Array, " batch"] | None, value: int | Array) -> Key[Array, " batch"] | None:
     """Each row's key for one layer, place or head; None stays None (no dropout)."""
@@ -16,7 +18,10 @@ def fold_rows(keys: Key[Array, " batch"], value: int | Array) -> Key[Array, " ba
 
 
 def dropout(
-    x: Float[Array, "batch ..."], rate: float, keys: Key[Array, " batch"] | None
+    x: Float[Array, "batch ..."],
+    rate: float,
+    keys: Key[Array, " batch"] | None,
+    peers: Peers = ALONE,
 ) -> Float[Array, "batch ..."]:
     """Zero a share ``rate`` of ``x`` and scale the rest up, with one key for each row.
 
@@ -24,8 +29,11 @@ def dropout(
         x: activations.
         rate: probability of zeroing an element.
         keys: None in evaluation, where ``x`` is returned as it is.
+        peers: the owners of the other positions, where ``x`` is ``[batch, own positions, ...]``;
+            the mask is drawn for all positions, so that it does not depend on how they are split.
     """
     if keys is None or rate == 0.0:
         return x
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, x.shape[1:]))(keys)
-    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
+    shape = (x.shape[1] * peers.sequence_parts, *x.shape[2:])
+    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape))(keys)
+    return jnp.where(peers.own(keep), x / (1.0 - rate), 0.0).astype(x.dtype)

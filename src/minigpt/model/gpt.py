@@ -10,6 +10,9 @@ off XLA:CPU's fast path, 2 times slower in float32 and up to 20 in bfloat16.
 Numerics: weights are float32. Operands of matrix products are cast to the compute dtype; the
 residual stream, norms, activations, softmax and the loss are float32.
 
+Where tensor-parallel peers also divide the sequence, the residual stream and what is computed on it
+position by position (norms, dropout, biases) are of the positions held: "own" in the shapes.
+
 Einsum letters: b batch, t position, d embed, c one of q k v, h head, k head dim, f hidden.
 """
 
@@ -88,18 +91,18 @@ class Attention(nnx.Module):
         self.out_kernel = _param(rngs, (embed, heads, head_dim), _residual_std(model))
         self.out_bias = _zeros(embed)
 
-    def qkv(self, x: Float[Array, "batch seq embed"]) -> tuple[Array, Array, Array]:
+    def qkv(self, x: Float[Array, "batch own embed"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, each ``[batch, seq, heads, head_dim]`` in compute dtype."""
         kernel = self.qkv_kernel[...].astype(self.dtype)
-        qkv = jnp.einsum("btd,chkd->btchk", x.astype(self.dtype), kernel)
+        qkv = self.peers.enter("btd,chkd->btchk", x.astype(self.dtype), kernel)
         qkv = qkv + self.qkv_bias[...].astype(self.dtype)
         return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
 
     def project(self, heads: Float[Array, "batch seq heads head_dim"]) -> Array:
-        """Head outputs back to the residual stream, ``[batch, seq, embed]`` in float32."""
+        """Head outputs back to the residual stream, ``[batch, own, embed]`` in float32."""
         kernel = self.out_kernel[...].astype(self.dtype)
-        out = jnp.einsum("bthk,dhk->btd", heads.astype(self.dtype), kernel)
-        return self.peers.sum_partial(out.astype(jnp.float32)) + self.out_bias[...]
+        out = self.peers.leave("bthk,dhk->btd", heads.astype(self.dtype), kernel)
+        return out + self.out_bias[...]
 
 
 class MLP(nnx.Module):
@@ -114,16 +117,16 @@ class MLP(nnx.Module):
         self.down_kernel = _param(rngs, (embed, hidden), _residual_std(spec.model))
         self.down_bias = _zeros(embed)
 
-    def __call__(self, x: Float[Array, "batch seq embed"]) -> Float[Array, "batch seq embed"]:
+    def __call__(self, x: Float[Array, "batch own embed"]) -> Float[Array, "batch own embed"]:
         """``gelu(x up + b) down + b``, in float32."""
         up, down = (
             self.up_kernel[...].astype(self.dtype),
             self.down_kernel[...].astype(self.dtype),
         )
-        hidden = jnp.einsum("btd,fd->btf", x.astype(self.dtype), up)
+        hidden = self.peers.enter("btd,fd->btf", x.astype(self.dtype), up)
         hidden = jax.nn.gelu(hidden.astype(jnp.float32) + self.up_bias[...], approximate=True)
-        out = jnp.einsum("btf,df->btd", hidden.astype(self.dtype), down)
-        return self.peers.sum_partial(out.astype(jnp.float32)) + self.down_bias[...]
+        out = self.peers.leave("btf,df->btd", hidden.astype(self.dtype), down)
+        return out + self.down_bias[...]
 
 
 class Block(nnx.Module):
@@ -131,15 +134,15 @@ class Block(nnx.Module):
 
     def __init__(self, spec: GPTSpec, rngs: nnx.Rngs) -> None:
         """Create the parts."""
-        self.dropout_rate = spec.model.dropout
+        self.dropout_rate, self.peers = spec.model.dropout, spec.peers
         self.attention_norm = LayerNorm(spec.model.embed_dim)
         self.attention = Attention(spec, rngs)
         self.mlp_norm = LayerNorm(spec.model.embed_dim)
         self.mlp = MLP(spec, rngs)
 
     def __call__(
-        self, x: Float[Array, "batch seq embed"], keys: Key[Array, " batch"] | None
-    ) -> Float[Array, "batch seq embed"]:
+        self, x: Float[Array, "batch own embed"], keys: Key[Array, " batch"] | None
+    ) -> Float[Array, "batch own embed"]:
         """The residual stream after this layer.
 
         Args:
@@ -152,10 +155,10 @@ class Block(nnx.Module):
         if keys is None or rate == 0.0:
             heads = causal_attention(q, k, v)
         else:
-            first_head = self.attention.peers.first_head(q.shape[2])
+            first_head = self.peers.first_head(q.shape[2])
             heads = attention_with_dropout(q, k, v, rate, fold_rows(keys, 0), first_head)
-        x = x + dropout(self.attention.project(heads), rate, fold(keys, 1))
-        return x + dropout(self.mlp(self.mlp_norm(x)), rate, fold(keys, 2))
+        x = x + dropout(self.attention.project(heads), rate, fold(keys, 1), self.peers)
+        return x + dropout(self.mlp(self.mlp_norm(x)), rate, fold(keys, 2), self.peers)
 
 
 class GPT(nnx.Module):
@@ -174,25 +177,26 @@ class GPT(nnx.Module):
             self.output_embedding = _param(rngs, (vocab, model.embed_dim), INIT_STD)
 
     def embed(
-        self, tokens: Int[Array, "batch seq"], positions: Int[Array, "#batch seq"]
-    ) -> Float[Array, "batch seq embed"]:
-        """Token plus position embedding, float32."""
+        self, tokens: Int[Array, "batch seq"], positions: Int[Array, "#batch own"]
+    ) -> Float[Array, "batch own embed"]:
+        """Token plus position embedding, float32; ``positions`` are those of the tokens held."""
         table, peers = self.token_embedding[...], self.spec.peers
         rows = tokens - peers.first_vocab(table.shape[0])
         held = (rows >= 0) & (rows < table.shape[0])
         found = jnp.where(held[..., None], table[jnp.where(held, rows, 0)], 0.0)
-        return peers.sum_vocab(found) + self.position_embedding[...][positions]
+        return peers.sum_hidden(found) + self.position_embedding[...][positions]
 
     def first_hidden(
         self, tokens: Int[Array, "batch seq"], keys: Key[Array, " batch"] | None
-    ) -> Float[Array, "batch seq embed"]:
+    ) -> Float[Array, "batch own embed"]:
         """What enters the first block: embeddings, with dropout where there are keys."""
-        x = self.embed(tokens, jnp.arange(tokens.shape[1])[None])
-        return dropout(x, self.spec.model.dropout, fold(keys, 0))
+        peers = self.spec.peers
+        x = self.embed(tokens, peers.own(jnp.arange(tokens.shape[1])[None]))
+        return dropout(x, self.spec.model.dropout, fold(keys, 0), peers)
 
     def hidden(
         self, tokens: Int[Array, "batch seq"], keys: Key[Array, " batch"] | None = None
-    ) -> Float[Array, "batch seq embed"]:
+    ) -> Float[Array, "batch own embed"]:
         """Final hidden states after the last norm.
 
         Args:
@@ -214,7 +218,7 @@ class GPT(nnx.Module):
 
     def head_loss_sum(
         self,
-        hidden: Float[Array, "batch seq embed"],
+        hidden: Float[Array, "batch own embed"],
         targets: Int[Array, "batch seq"],
         weights: Float[Array, "batch seq"],
     ) -> Float[Array, ""]:
@@ -239,12 +243,12 @@ class GPT(nnx.Module):
 def run_layers(
     graph: nnx.GraphDef[Block],
     layers: LayerParams,
-    x: Float[Array, "batch seq embed"],
+    x: Float[Array, "batch own embed"],
     keys: Key[Array, " batch"] | None,
     first_layer: int | Array,
     *,
     remat: bool,
-) -> Float[Array, "batch seq embed"]:
+) -> Float[Array, "batch own embed"]:
     """Run consecutive layers, by one ``Block`` scanned over their stacked parameters.
 
     Args:

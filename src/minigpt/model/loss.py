@@ -20,7 +20,7 @@ _MASKED = -1e30
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def cross_entropy_sum(
-    x: Float[Array, "batch seq embed"],
+    x: Float[Array, "batch own embed"],
     output_embedding: Float[Array, "vocab embed"],
     targets: Int[Array, "batch seq"],
     weights: Float[Array, "batch seq"],
@@ -30,13 +30,13 @@ def cross_entropy_sum(
     """Sum over targets of weight times ``-log softmax(x @ output_embedding.T)[target]``.
 
     Args:
-        x: final hidden states, in the compute dtype.
+        x: final hidden states of the positions held, in the compute dtype.
         output_embedding: the rows held here; those from ``vocab_size`` on, counted over all
             owners, are padding and take no part.
         targets: token ids below ``vocab_size``.
         weights: 0 for a target that does not count; no gradient flows to them.
         vocab_size: valid rows of the whole embedding.
-        peers: the owners of the other rows.
+        peers: the owners of the other rows and positions.
 
     Returns:
         The sum in float32, to be divided by the number of targets that count.
@@ -45,6 +45,7 @@ def cross_entropy_sum(
 
 
 def _forward(x, output_embedding, targets, weights, vocab_size, peers):  # noqa: ANN001, ANN202
+    x = peers.gather(x)
     chunks = _chunks(output_embedding, x.dtype, peers)
 
     def accumulate(carry, chunk):  # noqa: ANN001, ANN202
@@ -81,7 +82,7 @@ def _backward(vocab_size, peers, residuals, gradient):  # noqa: ANN001, ANN202
     zeros = peers.differ(jnp.zeros(x.shape, jnp.float32))
     d_x, d_chunks = jax.lax.scan(accumulate, zeros, _chunks(output_embedding, x.dtype, peers))
     d_embedding = d_chunks.reshape(output_embedding.shape).astype(output_embedding.dtype)
-    return peers.sum_vocab(d_x).astype(x.dtype), d_embedding, None, None
+    return peers.sum_hidden(d_x).astype(x.dtype), d_embedding, None, None
 
 
 cross_entropy_sum.defvjp(_forward, _backward)

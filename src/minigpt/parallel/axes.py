@@ -42,6 +42,23 @@ class Axes:
         used = self._used(axes)
         return lax.pmax(x, used) if used else x
 
+    def gather(self, x: jax.Array, axis: str, *, dim: int) -> jax.Array:
+        """The parts of all devices along an axis, joined along a dimension."""
+        return lax.all_gather(x, axis, axis=dim, tiled=True) if axis in self.active else x
+
+    def sum_scatter(self, x: jax.Array, axis: str, *, dim: int) -> jax.Array:
+        """This device's part, along a dimension, of the sum over the devices along an axis."""
+        if axis not in self.active:
+            return x
+        return lax.psum_scatter(x, axis, scatter_dimension=dim, tiled=True)
+
+    def own(self, x: jax.Array, axis: str, *, dim: int) -> jax.Array:
+        """This device's part, along a dimension, of an array that all along an axis hold."""
+        if axis not in self.active:
+            return x
+        size = x.shape[dim] // lax.axis_size(axis)
+        return lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * size, size, dim)
+
     def index(self, *axes: str) -> jax.Array | int:
         """This device's number along axes, the first one outermost."""
         used = self._used(axes)

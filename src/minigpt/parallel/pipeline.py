@@ -86,7 +86,7 @@ def accumulated_gradients(
 
 
 def pipelined_gradients(
-    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, like: jax.ShapeDtypeStruct
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, zero: jax.Array
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
     """Loss sum and gradients of all microbatches; the backward pass recomputes each unit.
 
@@ -95,14 +95,14 @@ def pipelined_gradients(
         schedule: who does what when.
         layers: this stage's layer parameters, ``[chunks, layers, ...]``.
         rest: all other parameters.
-        like: shape and dtype of what travels between stages.
+        zero: zeros of what travels between stages, marked as differing where it does.
 
     Returns:
         The loss sum, and the gradients of ``layers`` and ``rest``, float32; those of ``rest`` that
         are not split are complete on every device.
     """
     run = _Run(stages, schedule, layers, rest)
-    carry = run.start(like)
+    carry = run.start(zero)
     for first, last in run.phases():
         forward, backward = run.table("forward", first, last), run.table("backward", first, last)
         carry, _ = lax.scan(run.tick, carry, (forward, backward))
@@ -110,11 +110,10 @@ def pipelined_gradients(
 
 
 def pipelined_loss(
-    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, like: jax.ShapeDtypeStruct
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, zero: jax.Array
 ) -> jax.Array:
     """Loss sum of all microbatches: the forward ticks of the schedule alone."""
     run, axes = _Run(stages, schedule, layers, rest), stages.axes
-    zero = axes.vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
 
     def tick(carry: tuple[jax.Array, jax.Array], row: _Row) -> tuple[Any, None]:
         received, loss = carry
@@ -131,7 +130,7 @@ def pipelined_loss(
 
     loss = axes.vary(jnp.zeros(()), "data")
     table = run.table("forward", 0, schedule.num_forward_ticks)
-    return lax.scan(tick, (zero, loss), table)[0][1]
+    return lax.scan(tick, (axes.vary(zero, "pipe"), loss), table)[0][1]
 
 
 class _Run:
@@ -172,20 +171,18 @@ class _Run:
             slot=column(lambda u: u.slot),
         )
 
-    def start(self, like: jax.ShapeDtypeStruct) -> _Carry:
-        zero = self.axes.vary(jnp.zeros(like.shape, like.dtype), "pipe", "data")
+    def start(self, zero: jax.Array) -> _Carry:
+        of_stage = self.axes.vary(zero, "pipe")
         waiting = self.schedule.num_microbatches if self.schedule.kind == "gpipe" else 1
 
         def gradient(leaf: jax.Array) -> jax.Array:
             return self.axes.like(jnp.zeros(leaf.shape, jnp.float32), leaf)
 
         return _Carry(
-            received=zero,
-            received_gradient=zero,
-            inputs=jnp.broadcast_to(zero, (self.schedule.num_slots, *zero.shape)),
-            head_gradients=jnp.broadcast_to(
-                self.axes.vary(jnp.zeros(like.shape, like.dtype), "data"), (waiting, *zero.shape)
-            ),
+            received=of_stage,
+            received_gradient=of_stage,
+            inputs=jnp.broadcast_to(of_stage, (self.schedule.num_slots, *zero.shape)),
+            head_gradients=jnp.broadcast_to(zero, (waiting, *zero.shape)),
             layer_gradients=jax.tree.map(gradient, self.layers),
             rest_gradients=jax.tree.map(gradient, self.rest),
             loss=self.axes.vary(jnp.zeros(()), "data"),

@@ -20,6 +20,21 @@ def held_rows(mesh: Mesh, num_rows: int) -> NDArray[np.int64]:
     return np.unique(np.concatenate(rows))
 
 
+def rows_by_process(
+    shape: tuple[int, int, int], num_processes: int, num_rows: int
+) -> list[list[int]]:
+    """What ``held_rows`` gives in each process of a mesh, told without its devices.
+
+    Args:
+        shape: (pipe, data, model) of the mesh, over all devices in process order.
+        num_processes: processes, each with as many devices.
+        num_rows: rows of the global batch.
+    """
+    groups = np.broadcast_to(np.arange(shape[1])[None, :, None], shape).reshape(num_processes, -1)
+    rows = np.arange(num_rows).reshape(shape[1], -1)
+    return [rows[np.unique(held)].ravel().tolist() for held in groups]
+
+
 def global_batch(mesh: Mesh, held: Any, num_rows: int) -> Any:  # noqa: ANN401 - arrays as a tree
     """Arrays of ``num_rows`` rows over the mesh, of which each process gives what it holds.
 

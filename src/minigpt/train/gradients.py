@@ -12,14 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
 from minigpt.model.gpt import GPT, GPTSpec, run_layers
 from minigpt.model.loss import target_weights
-from minigpt.model.peers import Peers
-from minigpt.parallel.axes import Axes
+from minigpt.model.peers import ALONE, Peers
+from minigpt.parallel.axes import Axes, varying
 from minigpt.parallel.mesh import VOCAB_AXES
 from minigpt.parallel.pipeline import (
     Stages,
@@ -28,6 +29,7 @@ from minigpt.parallel.pipeline import (
     pipelined_loss,
 )
 from minigpt.parallel.schedule import Schedule
+from minigpt.parallel.sequence import entering_product, leaving_product
 from minigpt.parallel.sharding import BATCH, param_specs
 from minigpt.train.state import Params, StateLayout, init_params
 
@@ -35,12 +37,27 @@ from minigpt.train.state import Params, StateLayout, init_params
 def peers_on(axes: Axes) -> Peers:
     """The exchanges of the model's slices over a mesh's axes."""
     return Peers(
-        sum_partial=lambda x: axes.sum(x, "model"),
+        leave=lambda equation, x, kernel: axes.sum(ALONE.leave(equation, x, kernel), "model"),
         first_head=lambda num_held: axes.index("model") * num_held,
+        sum_hidden=lambda x: axes.sum(x, *VOCAB_AXES),
         sum_vocab=lambda x: axes.sum(x, *VOCAB_AXES),
         max_vocab=lambda x: axes.max(x, *VOCAB_AXES),
         first_vocab=lambda num_held: axes.index(*VOCAB_AXES) * num_held,
         differ=axes.differ,
+    )
+
+
+def with_sequence_divided(peers: Peers, axes: Axes, num_peers: int, *, remat: bool) -> Peers:
+    """The same exchanges where each tensor-parallel peer holds its positions between products."""
+    return dataclasses.replace(
+        peers,
+        enter=entering_product(axes, keep_gathered=remat),
+        leave=leaving_product(axes),
+        own=lambda x: axes.own(x, "model", dim=1),
+        gather=lambda x: axes.gather(x, "model", dim=1),
+        sequence_parts=num_peers,
+        # Scattered first, so that stages add up no more than the positions held.
+        sum_hidden=lambda x: axes.sum(axes.sum_scatter(x, "model", dim=1), "pipe"),
     )
 
 
@@ -50,7 +67,12 @@ class ParallelModel:
     def __init__(self, config: Config, spec: GPTSpec, layout: StateLayout) -> None:
         """Of a configuration whose mesh is ``layout.mesh``."""
         self._axes = Axes.of(layout.mesh)
-        self._spec = dataclasses.replace(spec, peers=peers_on(self._axes))
+        self._token_axes, peers = ("data",), peers_on(self._axes)
+        if config.parallel.sequence:
+            self._token_axes = ("data", "model")
+            num_peers = layout.mesh.shape["model"]
+            peers = with_sequence_divided(peers, self._axes, num_peers, remat=spec.remat)
+        self._spec = dataclasses.replace(spec, peers=peers)
         whole = nnx.eval_shape(lambda: GPT(self._spec, nnx.Rngs(0)))
         self._graph, self._block_graph = nnx.graphdef(whole), nnx.graphdef(whole.blocks)
         shapes = jax.eval_shape(lambda: layout.to_chunks(init_params(spec, 0)))
@@ -77,7 +99,7 @@ class ParallelModel:
         def local(
             params: Params, batch: Batch, step: jax.Array
         ) -> tuple[jax.Array, Params, jax.Array]:
-            layers, rest = _split(jax.tree.map(lambda leaf: self._axes.vary(leaf, "data"), params))
+            layers, rest = _split(self._unsummed(params))
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
             if self._schedule.num_stages == 1:
@@ -86,9 +108,9 @@ class ParallelModel:
                 )
             else:
                 loss, found = pipelined_gradients(
-                    stages, self._schedule, layers, rest, rows.residual_stream
+                    stages, self._schedule, layers, rest, self._residual_stream(rows)
                 )
-            gradients = {"blocks": found[0], **found[1]}
+            gradients = self._over_positions({"blocks": found[0], **found[1]}, params)
             return self._axes.sum((loss, gradients, rows.weights.sum()), "data")
 
         run = self._on_mesh(local, (P(), self._specs, P()))
@@ -100,10 +122,10 @@ class ParallelModel:
         """Summed loss and number of valid targets, without dropout."""
 
         def local(params: Params, batch: Batch, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-            layers, rest = _split(jax.tree.map(lambda leaf: self._axes.vary(leaf, "data"), params))
+            layers, rest = _split(self._unsummed(params))
             rows = self._microbatches(batch, None)
-            stages = self._stages(rows, layers)
-            loss = pipelined_loss(stages, self._schedule, layers, rest, rows.residual_stream)
+            stages, zero = self._stages(rows, layers), self._residual_stream(rows)
+            loss = pipelined_loss(stages, self._schedule, layers, rest, zero)
             return self._axes.sum((loss, rows.weights.sum()), "data")
 
         return self._on_mesh(local, (P(), P()))(params, batch, jnp.int32(0))
@@ -113,6 +135,32 @@ class ParallelModel:
         rows = self._axes.spec(BATCH)
         in_specs = (self._specs, Batch(rows, rows), P())
         return jax.shard_map(local, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs)
+
+    def _unsummed(self, params: Params) -> Params:
+        """Parameters whose gradients stay one device's over the axes that divide tokens.
+
+        Else jax would add them up wherever a parameter is used: in each layer, many times a step.
+        """
+        return jax.tree.map(lambda leaf: self._axes.vary(leaf, *self._token_axes), params)
+
+    def _over_positions(self, gradients: Params, params: Params) -> Params:
+        """Gradients of what all peers hold, from those of each peer's positions."""
+        if "model" not in self._token_axes:
+            return gradients
+
+        def complete(gradient: jax.Array, parameter: jax.Array) -> jax.Array:
+            is_split = "model" in varying(parameter)
+            return gradient if is_split else self._axes.sum(gradient, "model")
+
+        # All of them before the sums over ``data``: collectives need an order.
+        return lax.optimization_barrier(jax.tree.map(complete, gradients, params))
+
+    def _residual_stream(self, rows: "_Rows") -> jax.Array:
+        """Zeros of what travels between stages."""
+        num_rows, seq = rows.weights.shape[1:]
+        model, parts = self._spec.model, self._spec.peers.sequence_parts
+        zeros = jnp.zeros((num_rows, seq // parts, model.embed_dim), jnp.float32)
+        return self._axes.vary(zeros, *self._token_axes)
 
     def _microbatches(self, batch: Batch, step: jax.Array | None) -> "_Rows":
         """This device's rows as microbatches; dropout keys of their global rows if training."""
@@ -131,7 +179,6 @@ class ParallelModel:
             tokens=cut(batch.tokens),
             weights=cut(weights),
             keys=None if keys is None else cut(keys),
-            embed_dim=self._spec.model.embed_dim,
         )
 
     def _stages(self, rows: "_Rows", all_layers: Params) -> Stages:
@@ -174,16 +221,10 @@ class _Rows:
     tokens: jax.Array
     weights: jax.Array
     keys: jax.Array | None
-    embed_dim: int
 
     def keys_of(self, m: jax.Array) -> jax.Array | None:
         """Dropout keys of a microbatch's rows."""
         return None if self.keys is None else self.keys[m]
-
-    @property
-    def residual_stream(self) -> jax.ShapeDtypeStruct:
-        """What travels between stages."""
-        return jax.ShapeDtypeStruct((*self.weights.shape[1:], self.embed_dim), jnp.float32)
 
 
 def _split(params: Params) -> tuple[Params, Params]:

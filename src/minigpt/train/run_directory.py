@@ -16,7 +16,7 @@ from minigpt.config_file import (
 from minigpt.errors import CheckpointError, ConfigError
 
 # What may change between the parts of one run: the rest decides what is learned.
-_FREE_GROUPS = ("run.", "parallel.", "checkpoint.")
+_FREE_GROUPS = ("run.", "parallel.", "checkpoint.", "cluster.")
 _FREE_FIELDS = {
     "data.path": "the fingerprint of the data decides",
     "data.max_stories": "the fingerprint of the data decides",
@@ -56,11 +56,10 @@ class RunDirectory:
         """TensorBoard's events."""
         return self.path / "tensorboard"
 
-    def has_checkpoints(self) -> bool:
-        """Whether a complete checkpoint is there."""
-        return self.checkpoints.is_dir() and any(
-            entry.name.isdigit() for entry in self.checkpoints.iterdir()
-        )
+    def newest_step(self) -> int | None:
+        """Step of the newest complete checkpoint, if there is one."""
+        entries = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return max((int(entry.name) for entry in entries if entry.name.isdigit()), default=None)
 
     def write_config(self, config: Config, data: Mapping[str, Any]) -> None:
         """Write the configuration with MiniGPT's version and what identifies the data."""
@@ -93,7 +92,7 @@ class RunDirectory:
             ConfigError: ``run.resume`` forbids it, or the run here has another configuration or
                 other data; the message names the fields that differ.
         """
-        exists = self.has_checkpoints()
+        exists = self.newest_step() is not None
         if config.run.resume == "must" and not exists:
             raise ConfigError(
                 f"run.resume is 'must', but {str(self.path)!r} has no checkpoint: check run.name, "

@@ -1,0 +1,291 @@
+"""Training on many machines: Ray starts a worker on each, and one jax runtime joins them.
+
+This process is the driver. It prepares the tokens with the cluster's CPUs, starts the workers
+through Ray Train's ``JaxTrainer``, and shows what they tell.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+from ray.train import (
+    DataConfig,
+    FailureConfig,
+    ScalingConfig,
+    TrainingFailedError,
+    UserCallback,
+    WorkerGroupError,
+)
+from ray.train.v2.jax import JaxTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from rich.console import Console
+
+from minigpt.config import ClusterConfig, Config
+from minigpt.data.ray_build import open_or_build_on_cluster
+from minigpt.data.ray_source import RowPlan, execution_options, row_dataset
+from minigpt.data.store import TokenStore
+from minigpt.errors import ConfigError, MiniGPTError
+from minigpt.launch.ray_backend import RuntimeConfig
+from minigpt.launch.ray_worker import Terminal, train_worker
+from minigpt.launch.training import Outcome, describe_data, resolve_mesh
+from minigpt.parallel.rows import rows_by_process
+from minigpt.train.checkpoint import root_cause
+from minigpt.train.console import ConsoleSink, byte_progress
+from minigpt.train.run_directory import RunDirectory
+from minigpt.train.signals import StopSignals
+
+_POLL_SECONDS = 0.2
+_ENVIRONMENT = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how long a report takes
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is installed
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+}
+
+
+def train(config: Config, console: Console) -> Outcome:
+    """Prepare the data on the cluster, start the workers, and train.
+
+    Raises:
+        MiniGPTError: as ``launch.local.train``; or workers failed more often than
+            ``cluster.max_failures`` allows.
+    """
+    config = _on_shared_storage(config)
+    shape = resolve_mesh(config, config.cluster.num_workers * config.cluster.devices_per_worker)
+    directory = RunDirectory.of(config)
+    with StopSignals():
+        _connect(config.cluster, console)
+    try:
+        with StopSignals() as signals:  # after Ray has set handlers of its own
+            storage = Path(config.cluster.storage_path or config.run.directory)
+            progress = byte_progress(console, "tokenising")
+            store, reused = open_or_build_on_cluster(config, storage, progress)
+            describe_data(store, console.print, reused=reused)
+            directory.check_resume(config, store.corpus)
+            return Outcome(directory, _Run(config, shape, store, signals, console).wait())
+    finally:
+        ray.shutdown()
+
+
+def _on_shared_storage(config: Config) -> Config:
+    """Absolute paths: workers have working directories of their own."""
+    storage = Path(config.cluster.storage_path or ".").resolve()
+    run = replace(config.run, directory=str(storage / config.run.directory))
+    if config.cluster.storage_path is None:
+        return replace(config, run=run)
+    return replace(config, run=run, cluster=replace(config.cluster, storage_path=str(storage)))
+
+
+def _connect(cluster: ClusterConfig, console: Console) -> None:
+    """Join the cluster, or start one on this machine.
+
+    Raises:
+        ConfigError: there is no cluster at the address, or this machine is too small.
+    """
+    for name in ("ray.data", "ray.train"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
+    options: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "error",
+        "configure_logging": True,
+    }
+    if cluster.address is not None:
+        try:
+            ray.init(cluster.address, **options)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"cluster.address: no Ray cluster answers at {cluster.address!r} "
+                f"({root_cause(error)}); start one with `ray start --head`, or leave "
+                "cluster.address out to start one on this machine"
+            ) from error
+        console.print(f"joined the Ray cluster at {cluster.address}")
+        return
+    # Some CPUs more than the workers take are left to Ray Data; they are only numbers.
+    ray.init("local", num_cpus=cluster.num_workers + 2, include_dashboard=False, **options)
+    if cluster.platform != "cpu":
+        kind = {"cuda": "GPU", "tpu": "TPU"}[cluster.platform]
+        found = int(ray.cluster_resources().get(kind, 0))
+        if found < cluster.num_workers * cluster.devices_per_worker:
+            raise ConfigError(
+                f"cluster.num_workers x cluster.devices_per_worker must not exceed the {kind}s: "
+                f"{cluster.num_workers} x {cluster.devices_per_worker} with {found} on this "
+                "machine; give cluster.address for a larger cluster, or use cluster.platform cpu"
+            )
+    console.print("started a Ray cluster on this machine")
+
+
+class _Run:
+    """A run on the cluster while the driver waits for it."""
+
+    def __init__(
+        self,
+        config: Config,
+        shape: tuple[int, int, int],
+        store: TokenStore,
+        signals: StopSignals,
+        console: Console,
+    ) -> None:
+        self._config, self._store = config, store
+        self._signals, self._console = signals, console
+        self._rows = rows_by_process(
+            shape, config.cluster.num_workers, config.train.global_batch_size
+        )
+        if len({len(rows) for rows in self._rows}) > 1:
+            raise ConfigError(
+                f"each worker must hold as many rows: with {' x '.join(map(str, shape))} devices "
+                f"(pipe x data x model) over {config.cluster.num_workers} workers they hold "
+                f"{', '.join(str(len(rows)) for rows in self._rows)}; use a "
+                "cluster.devices_per_worker that is a multiple or a divisor of parallel.model"
+            )
+        actor: Any = ray.remote(num_cpus=0)(Terminal)
+        node = ray.get_runtime_context().get_node_id()
+        here = NodeAffinitySchedulingStrategy(node, soft=False)
+        self._terminal = actor.options(scheduling_strategy=here).remote()
+        self._view: ConsoleSink | None = None
+
+    def wait(self) -> Any:  # noqa: ANN401 - a FitResult
+        """Start the workers and show what they tell until they have ended."""
+        running: Future[Any] = Future()
+        threading.Thread(target=_settle, args=(running, self._trainer().fit), daemon=True).start()
+        told: int | None = None
+        with self._signals.deferred():
+            while not running.done():
+                time.sleep(_POLL_SECONDS)
+                self._show()
+                if self._signals.received != told:
+                    told = self._signals.received
+                    ray.get(self._terminal.stop.remote(told))
+        self._show()
+        if self._view is not None:
+            self._view.close()
+        try:
+            result = running.result().return_value
+        except TrainingFailedError as error:
+            raise MiniGPTError(_explain(error, self._config)) from error
+        if isinstance(result, MiniGPTError):
+            raise result
+        return result
+
+    def _trainer(self) -> JaxTrainer:
+        config, cluster = self._config, self._config.cluster
+        rows = (config, self._store.directory.resolve(), self._rows)
+        resources: dict[str, float] = {"CPU": 1}
+        if cluster.platform != "cpu":
+            resources["GPU" if cluster.platform == "cuda" else "TPU"] = cluster.devices_per_worker
+        return JaxTrainer(
+            train_worker,
+            train_loop_config={
+                "config": config,
+                "store_directory": self._store.directory.resolve(),
+                "terminal": self._terminal,
+            },
+            jax_config=RuntimeConfig(
+                platform=cluster.platform, devices_per_worker=cluster.devices_per_worker
+            ),
+            scaling_config=ScalingConfig(
+                num_workers=cluster.num_workers,
+                use_gpu=cluster.platform == "cuda",
+                resources_per_worker=resources,
+            ),
+            datasets={"train": partial(_dataset, *rows)},
+            dataset_config=DataConfig(  # pyright: ignore[reportArgumentType]
+                execution_options=execution_options(_plan(*rows)), enable_shard_locality=False
+            ),
+            run_config=ray.train.RunConfig(
+                name=config.run.name,  # Ray's notes are kept in the run directory
+                storage_path=config.run.directory,
+                failure_config=FailureConfig(
+                    max_failures=cluster.max_failures, controller_failure_limit=10
+                ),
+                callbacks=[_FailureNotice(self._terminal)],
+                worker_runtime_env={"env_vars": _worker_environment(cluster)},
+            ),
+        )
+
+    def _show(self) -> None:
+        for kind, what in ray.get(self._terminal.take.remote()):
+            if kind == "say":
+                self._console.print(what)
+            elif kind == "start":
+                if self._view is not None:
+                    self._view.close()
+                steps = self._config.train.steps
+                self._view = ConsoleSink(self._console, steps=steps, start_step=what)
+            elif self._view is not None:
+                self._view.write(what) if kind == "record" else self._view.write_samples(*what)
+
+
+def _plan(config: Config, store_directory: Path, rows: list[list[int]]) -> RowPlan:
+    """The rows of all workers, from the newest checkpoint on."""
+    newest = RunDirectory.of(config).newest_step() or 0
+    return RowPlan(
+        store_directory=store_directory,
+        rows_of_worker=rows,
+        batch_size=config.train.global_batch_size,
+        seed=config.train.seed,
+        shuffle=config.data.shuffle,
+        start_step=min(newest, config.train.steps - 1),  # a finished run reads nothing
+        stop_step=config.train.steps,
+    )
+
+
+def _dataset(config: Config, store_directory: Path, rows: list[list[int]]) -> ray.data.Dataset:
+    """Called by Ray in its controller whenever a group of workers starts."""
+    return row_dataset(_plan(config, store_directory, rows))
+
+
+class _FailureNotice(UserCallback):
+    """Tells the user of a failure when it happens, before the restart; runs in Ray's controller."""
+
+    def __init__(self, terminal: Any) -> None:  # noqa: ANN401 - an actor handle
+        self._terminal = terminal
+
+    def after_exception(
+        self,
+        run_context: Any,  # noqa: ANN401
+        worker_exceptions: dict[int, Exception],
+    ) -> None:
+        """Of a group whose workers failed."""
+        reasons = _reasons(worker_exceptions)
+        self._terminal.tell.remote("say", f"{reasons}; the group is started again if it may")
+
+
+def _reasons(failures: dict[int, Exception]) -> str:
+    return "; ".join(f"worker {rank}: {root_cause(e)}" for rank, e in sorted(failures.items()))
+
+
+def _explain(error: TrainingFailedError, config: Config) -> str:
+    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
+    reasons = _reasons(failures) if failures else root_cause(error)
+    newest = RunDirectory.of(config).newest_step()
+    kept = "no checkpoint was due" if newest is None else f"the checkpoint of step {newest} is kept"
+    return (
+        f"the workers failed more than cluster.max_failures {config.cluster.max_failures} times; "
+        f"the last time {reasons}; {kept}"
+    )
+
+
+def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
+    try:
+        future.set_result(function())
+    except Exception as error:  # noqa: BLE001 - raised where the future is read
+        future.set_exception(error)
+
+
+def _worker_environment(cluster: ClusterConfig) -> dict[str, str]:
+    """A leaked JAX_PLATFORMS or LD_LIBRARY_PATH must not decide what workers compute on."""
+    environment = {"JAX_PLATFORMS": cluster.platform}
+    if cluster.platform == "cuda":
+        environment["LD_LIBRARY_PATH"] = ""  # the CUDA libraries are those of jax's wheels
+    return environment

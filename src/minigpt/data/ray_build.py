@@ -18,7 +18,7 @@ import ray.data
 from numpy.typing import NDArray
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from minigpt.config import Config
 from minigpt.data.build import EncodedBatch, Progress, open_or_build, read_batches
@@ -75,7 +75,13 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
             for row in range(table.num_rows):
                 yield _decode(table, row)
     except RayError as error:
-        raise MiniGPTError(f"tokenising on the Ray cluster failed: {error}") from error
+        raise MiniGPTError(f"tokenising on the Ray cluster failed: {_cause(error)}") from error
+
+
+def _cause(error: RayError) -> str:
+    """One line that says what went wrong; the text of a failed task is a chain of tracebacks."""
+    lines = str(error).partition("\n\nThe above exception")[0].strip().splitlines()
+    return lines[-1 if isinstance(error, RayTaskError) else 0]
 
 
 def _num_processes(corpus: Corpus) -> int:

@@ -48,7 +48,8 @@ def open_or_build_on_cluster(
 def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[EncodedBatch, None, None]:
     """Encode a corpus in one worker process per CPU of the cluster, a `build.Encode`.
 
-    Memory holds a few blocks of about 1 MiB per process, whatever the size of the corpus.
+    The corpus passes through in blocks of about 1 MiB; Ray Data holds the reader back before its
+    object store is full.
     """
     here = ray.get_runtime_context().get_node_id()
     # The reader takes no CPU of its own, or on a small cluster it would hold the only one.

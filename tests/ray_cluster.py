@@ -20,6 +20,7 @@ def local_cluster(num_cpus: int) -> Iterator[None]:
     import ray.data
 
     ray.init(
+        address="local",  # never one that happens to run on this machine
         num_cpus=num_cpus,
         object_store_memory=256 * 1024 * 1024,
         include_dashboard=False,

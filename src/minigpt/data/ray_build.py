@@ -18,7 +18,7 @@ import ray.data
 from numpy.typing import NDArray
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from minigpt.config import Config
 from minigpt.data.build import EncodedBatch, Progress, open_or_build, read_batches
@@ -48,7 +48,8 @@ def open_or_build_on_cluster(
 def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[EncodedBatch, None, None]:
     """Encode a corpus in one worker process per CPU of the cluster, a `build.Encode`.
 
-    Memory holds a few blocks of about 1 MiB per process, whatever the size of the corpus.
+    The corpus passes through in blocks of about 1 MiB; Ray Data holds the reader back before its
+    object store is full.
     """
     here = ray.get_runtime_context().get_node_id()
     # The reader takes no CPU of its own, or on a small cluster it would hold the only one.
@@ -75,7 +76,13 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
             for row in range(table.num_rows):
                 yield _decode(table, row)
     except RayError as error:
-        raise MiniGPTError(f"tokenising on the Ray cluster failed: {error}") from error
+        raise MiniGPTError(f"tokenising on the Ray cluster failed: {_cause(error)}") from error
+
+
+def _cause(error: RayError) -> str:
+    """One line that says what went wrong; the text of a failed task is a chain of tracebacks."""
+    lines = str(error).partition("\n\nThe above exception")[0].strip().splitlines()
+    return lines[-1 if isinstance(error, RayTaskError) else 0]
 
 
 def _num_processes(corpus: Corpus) -> int:

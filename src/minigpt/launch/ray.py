@@ -50,6 +50,8 @@ _ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is installed
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
 
 

@@ -1,6 +1,8 @@
 """``minigpt doctor``."""
 
 import json
+import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +35,9 @@ def run(arguments: list[str]) -> None:
     from minigpt.doctor.judge import hardware, judge, write_hardware
     from minigpt.train.console import make_console
 
-    # What is said on the way is not part of the JSON.
-    findings = _examine(config, make_console(stderr=as_json))
+    # What is said on the way, by Ray too, is not part of the result.
+    with redirect_stdout(sys.stderr):
+        findings = _examine(config, make_console(stderr=True))
     checks, measured = judge(config, findings), hardware(config, findings)
     if as_json:
         print(json.dumps({"checks": [asdict(c) for c in checks], "hardware": measured}, indent=2))

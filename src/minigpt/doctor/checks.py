@@ -50,7 +50,8 @@ def versions(processes: Sequence[NodeFacts]) -> Check:
         remedy = "install the same versions everywhere (the tested ones are in pyproject.toml)"
         return Check("versions", "error", ", ".join(differing), remedy)
     shown = ", ".join(f"{name} {version}" for name, version in usual.items())
-    return Check("versions", "ok", f"{shown}; equal in {len(processes)} process(es)")
+    equal = f", equal in {len(processes)} processes" if len(processes) > 1 else ""
+    return Check("versions", "ok", shown + equal)
 
 
 def devices(config: Config, workers: Sequence[NodeFacts], found: Sequence[DeviceFacts]) -> Check:

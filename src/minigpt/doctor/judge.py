@@ -72,16 +72,17 @@ def hardware(config: Config, findings: Findings) -> dict[str, Any]:
     """What was measured of the hardware, for whoever plans a run.
 
     Returns:
-        ``name``: the kind of device; ``devices``: how many, in all workers;
+        ``name``: the kind of device, or of processor; ``devices``: how many, in all workers;
         ``matrix_flops``: by dtype, FLOP/s of a matrix product on one device (the slowest worker's);
         ``links``: by axis of the mesh, ``devices`` along it, whether it goes ``across_workers``,
         ``bandwidth`` in bytes/s (2 (n - 1) / n x the bytes of a message / seconds of its
         all-reduce) and ``latency`` in seconds. Axes of one device are left out.
     """
     devices = findings.devices
+    on_cpu = bool(devices) and devices[0].platform == "cpu"
     rates = [facts.matrix_flops for facts in devices if facts.matrix_flops]
     return {
-        "name": devices[0].kind if devices else None,
+        "name": findings.workers[0].processor if on_cpu else devices[0].kind if devices else None,
         "devices": sum(facts.count for facts in devices),
         "matrix_flops": {config.train.compute_dtype: min(rates)} if rates else {},
         "links": {

@@ -60,7 +60,7 @@ def _seconds(mesh: Mesh, axis: str, num_bytes: int) -> float:
     shape, sharding = (mesh.size, num_bytes // 4), NamedSharding(mesh, everywhere)
     message = jax.jit(partial(jnp.zeros, shape, jnp.float32), out_shardings=sharding)()
 
-    def reduce(_: int, x: jax.Array) -> jax.Array:
+    def reduce(_: jax.Array | int, x: jax.Array) -> jax.Array:
         return lax.pcast(lax.psum(x, axis), axis, to="varying")
 
     def program(x: jax.Array) -> jax.Array:

@@ -108,17 +108,18 @@ def test_refusals(doctor):
 
 
 @pytest.mark.slow  # imports Ray Train
-def test_a_cluster_that_does_not_answer(doctor, monkeypatch):
+@pytest.mark.parametrize("kind", [ConfigError, Exception])
+def test_a_cluster_that_does_not_answer(doctor, monkeypatch, kind):
     from minigpt.doctor import ray
 
     def refuse(cluster, console):
-        raise ConfigError(f"cluster.address: no Ray cluster answers at {cluster.address!r}")
+        raise kind(f"no Ray cluster answers at {cluster.address!r}")
 
     monkeypatch.setattr(ray, "connect", refuse)
     address = ("--cluster.num-workers", "2", "--cluster.address", "10.0.0.1:6379")
     code, out, err = doctor(*address)
     assert (code, err) == (1, "minigpt: 1 check(s) found an error: runtime\n")
-    assert "ERROR    runtime          cluster.address: no Ray cluster answers" in out
+    assert "ERROR    runtime          no Ray cluster answers at '10.0.0.1:6379'\n" in out
 
 
 @pytest.mark.ray

@@ -98,7 +98,7 @@ def test_storage_that_works_and_that_does_not(tmp_path):
         assert probes.read_probe(directory, "t", [0, 1]) == []
         assert probes.read_probe(directory, "t", [0, 2]) == [2]
         assert probes.read_probe(directory, "other", [0]) == [0]
-        (directory / ".minigpt-doctor-t" / "1").write_text("")  # seen, but not what is in it
+        (directory / ".minigpt-doctor-t" / "1").write_text("s")  # there, but not what was written
         assert probes.read_probe(directory, "t", [0, 1]) == [1]
         assert probes.remove_probe(directory, "t") > 0
     assert not list(tmp_path.iterdir())

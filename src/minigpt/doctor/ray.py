@@ -75,10 +75,10 @@ def examine(config: Config, console: Console) -> Findings:
     config = on_shared_storage(config)
     findings = Findings(driver=node_facts("the driver", "driver"))
     try:
-        connect(config.cluster, console)
-    except ConfigError as error:
-        return replace(findings, failure=str(error))  # names its remedy
-    try:
+        try:
+            connect(config.cluster, console)
+        except Exception as error:  # noqa: BLE001 - a Ray that cannot start raises plain ones
+            return replace(findings, failure=str(error))
         nodes, free = _resources(config.cluster)
         findings = replace(findings, nodes=nodes, free=free)
         if resources(config.cluster, nodes, free).level == "error":

@@ -446,3 +446,18 @@ def test_settings_of_sample_are_checked(refused, option, value):
     message = refused("sample", "runs/mine", f"--{option}", value)
     assert option.replace("-", "_") in message
     assert value in message
+
+
+def test_under_uv_run_ray_keeps_its_workers_in_this_environment():
+    printed = run_python(
+        "import sys, types\n"
+        "from minigpt import cli\n"
+        "from minigpt.errors import MiniGPTError\n"
+        "def train(config, console):\n"
+        "    from ray._private import ray_constants\n"
+        "    print('rebuilds:', ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)\n"
+        "    raise MiniGPTError('stopped')\n"
+        "sys.modules['minigpt.launch.ray'] = types.SimpleNamespace(train=train)\n"
+        "cli.main(['train', '--cluster.num-workers', '1'])\n"
+    )
+    assert printed == "rebuilds: False\n"

@@ -53,7 +53,7 @@ def run(arguments: list[str]) -> None:
             return
         worst = verdict.differences
         console.print(
-            f"{'equal  ' if verdict.ok else 'DIFFERS'}  {describe(verdict.parallel):<52}"
+            f"{'equal  ' if verdict.ok else 'DIFFERS'}  {describe(verdict.parallel):<54}"
             f"loss {worst['loss of each step, relative']:.1e}  "
             f"parameters {worst['final parameters']:.1e}"
         )

@@ -35,7 +35,10 @@ MESHES = ((1, 1, 1), (1, 1, 8), (1, 8, 1), (8, 1, 1), (2, 2, 2))
 
 
 def config_of(
-    shape: tuple[int, int, int], model: ModelConfig, rows: int, **parallel: Any
+    shape: tuple[int, int, int],
+    model: ModelConfig,
+    rows: int,
+    **parallel: Any,  # noqa: ANN401
 ) -> Config:
     """A configuration of a mesh."""
     pipe, data, tensor = shape

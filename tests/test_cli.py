@@ -30,6 +30,8 @@ TRAIN_OPTIONS = """
     parallel.pipe parallel.data parallel.model parallel.sequence parallel.no-sequence
     parallel.microbatches parallel.schedule parallel.interleave parallel.zero parallel.remat
     checkpoint.every checkpoint.keep
+    cluster.num-workers cluster.devices-per-worker cluster.platform cluster.address
+    cluster.storage-path cluster.max-failures cluster.hang-seconds
 """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"

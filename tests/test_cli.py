@@ -36,7 +36,7 @@ TRAIN_OPTIONS = """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
 
-COMMANDS = ["train", "sample", "verify", "plan", "bench", "data"]
+COMMANDS = ["train", "sample", "verify", "plan", "bench", "doctor", "data"]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
 FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|-{5,}", re.MULTILINE)
@@ -171,7 +171,7 @@ def test_help_of_train_does_not_import_jax():
     assert not top & HEAVY
 
 
-@pytest.mark.parametrize("command", [["train"], ["bench"], ["plan"]])
+@pytest.mark.parametrize("command", [["train"], ["bench"], ["plan"], ["doctor"]])
 def test_the_options_of_a_configuration_are_frozen(minigpt, command):
     code, out, err = minigpt(*command, "--help")
     assert (code, err) == (0, "")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from minigpt import __version__
 from minigpt.errors import ConfigError, MiniGPTError
 
-_COMMANDS = ("train", "sample", "verify", "plan", "bench", "data")
+_COMMANDS = ("train", "sample", "verify", "plan", "bench", "doctor", "data")
 """Each is a module of ``minigpt.commands`` with ``run(arguments)``."""
 
 _HELP = """\
@@ -24,6 +24,7 @@ commands:
   verify             prove a mesh: the same training on one device and on the mesh, compared
   plan --schedule    draw which stage of a pipeline does what when
   bench              measure this machine's training step against its own matrix products
+  doctor             check the machine or the cluster before a run
   data fetch NAME    download a public corpus (tinystories)
 
 `minigpt COMMAND --help` lists the options of a command.

@@ -62,11 +62,11 @@ def train(config: Config, console: Console) -> Outcome:
         MiniGPTError: as ``launch.local.train``; or workers failed more often than
             ``cluster.max_failures`` allows.
     """
-    config = _on_shared_storage(config)
+    config = on_shared_storage(config)
     shape = resolve_mesh(config, config.cluster.num_workers * config.cluster.devices_per_worker)
     directory = RunDirectory.of(config)
     with StopSignals():
-        _connect(config.cluster, console)
+        connect(config.cluster, console)
     try:
         with StopSignals() as signals:  # after Ray has set handlers of its own
             storage = Path(config.cluster.storage_path or config.run.directory)
@@ -79,7 +79,7 @@ def train(config: Config, console: Console) -> Outcome:
         ray.shutdown()
 
 
-def _on_shared_storage(config: Config) -> Config:
+def on_shared_storage(config: Config) -> Config:
     """Absolute paths: workers have working directories of their own."""
     storage = Path(config.cluster.storage_path or ".").resolve()
     run = replace(config.run, directory=str(storage / config.run.directory))
@@ -88,7 +88,7 @@ def _on_shared_storage(config: Config) -> Config:
     return replace(config, run=run, cluster=replace(config.cluster, storage_path=str(storage)))
 
 
-def _connect(cluster: ClusterConfig, console: Console) -> None:
+def connect(cluster: ClusterConfig, console: Console) -> None:
     """Join the cluster, or start one on this machine.
 
     Raises:
@@ -182,9 +182,6 @@ class _Run:
     def _trainer(self) -> JaxTrainer:
         config, cluster = self._config, self._config.cluster
         rows = (config, self._store.directory.resolve(), self._rows)
-        resources: dict[str, float] = {"CPU": 1}
-        if cluster.platform != "cpu":
-            resources["GPU" if cluster.platform == "cuda" else "TPU"] = cluster.devices_per_worker
         return JaxTrainer(
             train_worker,
             train_loop_config={
@@ -195,11 +192,7 @@ class _Run:
             jax_config=RuntimeConfig(
                 platform=cluster.platform, devices_per_worker=cluster.devices_per_worker
             ),
-            scaling_config=ScalingConfig(
-                num_workers=cluster.num_workers,
-                use_gpu=cluster.platform == "cuda",
-                resources_per_worker=resources,
-            ),
+            scaling_config=scaling(cluster),
             datasets={"train": partial(_dataset, *rows)},
             dataset_config=DataConfig(  # pyright: ignore[reportArgumentType]
                 execution_options=execution_options(_plan(*rows)), enable_shard_locality=False
@@ -211,7 +204,7 @@ class _Run:
                     max_failures=cluster.max_failures, controller_failure_limit=10
                 ),
                 callbacks=[_FailureNotice(self._terminal)],
-                worker_runtime_env={"env_vars": _worker_environment(cluster)},
+                worker_runtime_env={"env_vars": worker_environment(cluster)},
             ),
         )
 
@@ -285,7 +278,19 @@ def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
         future.set_exception(error)
 
 
-def _worker_environment(cluster: ClusterConfig) -> dict[str, str]:
+def scaling(cluster: ClusterConfig) -> ScalingConfig:
+    """The workers, and what of the cluster each of them holds."""
+    resources: dict[str, float] = {"CPU": 1}
+    if cluster.platform != "cpu":
+        resources["GPU" if cluster.platform == "cuda" else "TPU"] = cluster.devices_per_worker
+    return ScalingConfig(
+        num_workers=cluster.num_workers,
+        use_gpu=cluster.platform == "cuda",
+        resources_per_worker=resources,
+    )
+
+
+def worker_environment(cluster: ClusterConfig) -> dict[str, str]:
     """A leaked JAX_PLATFORMS or LD_LIBRARY_PATH must not decide what workers compute on."""
     environment = {"JAX_PLATFORMS": cluster.platform}
     if cluster.platform == "cuda":

@@ -26,6 +26,13 @@ jax.config.update("jax_num_cpu_devices", 8)
 install_import_hook("minigpt", "typecheck.check_types")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that start processes of their own run one after the other."""
+    for item in items:
+        if item.get_closest_marker("ray") or "launch" in item.path.parts:
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
 @pytest.fixture
 def story_file(tmp_path):
     """A small corpus of generated stories."""

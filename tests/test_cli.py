@@ -30,6 +30,8 @@ TRAIN_OPTIONS = """
     parallel.pipe parallel.data parallel.model parallel.sequence parallel.no-sequence
     parallel.microbatches parallel.schedule parallel.interleave parallel.zero parallel.remat
     checkpoint.every checkpoint.keep
+    cluster.num-workers cluster.devices-per-worker cluster.platform cluster.address
+    cluster.storage-path cluster.max-failures cluster.hang-seconds
 """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
@@ -446,3 +448,18 @@ def test_settings_of_sample_are_checked(refused, option, value):
     message = refused("sample", "runs/mine", f"--{option}", value)
     assert option.replace("-", "_") in message
     assert value in message
+
+
+def test_under_uv_run_ray_keeps_its_workers_in_this_environment():
+    printed = run_python(
+        "import sys, types\n"
+        "from minigpt import cli\n"
+        "from minigpt.errors import MiniGPTError\n"
+        "def train(config, console):\n"
+        "    from ray._private import ray_constants\n"
+        "    print('rebuilds:', ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV)\n"
+        "    raise MiniGPTError('stopped')\n"
+        "sys.modules['minigpt.launch.ray'] = types.SimpleNamespace(train=train)\n"
+        "cli.main(['train', '--cluster.num-workers', '1'])\n"
+    )
+    assert printed == "rebuilds: False\n"

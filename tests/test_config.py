@@ -7,6 +7,7 @@ import pytest
 
 from minigpt.config import (
     CheckpointConfig,
+    ClusterConfig,
     Config,
     DataConfig,
     ModelConfig,
@@ -27,6 +28,7 @@ GROUPS = {
     "train": TrainConfig,
     "parallel": ParallelConfig,
     "checkpoint": CheckpointConfig,
+    "cluster": ClusterConfig,
 }
 
 # Field, a value that is refused, and what the message says besides the field and the value.
@@ -88,6 +90,11 @@ REFUSED = [
     ("parallel.microbatches", 0, ["at least 1", "use 1 or more"]),
     ("checkpoint.every", -1, ["at least 0", "use 0 or more"]),
     ("checkpoint.keep", 0, ["at least 1", "use 1 or more"]),
+    ("cluster.num_workers", -1, ["at least 0", "use 0 or more"]),
+    ("cluster.devices_per_worker", 0, ["at least 1", "use 1 or more"]),
+    ("cluster.max_failures", -1, ["at least 0", "use 0 or more"]),
+    ("cluster.hang_seconds", -1.0, ["at least 0", "use 0 or more"]),
+    ("cluster.address", "auto", ["trains without Ray", "cluster.num_workers"]),
 ]
 
 ACCEPTED = [
@@ -128,6 +135,10 @@ ACCEPTED = [
     ("parallel.microbatches", 8),
     ("checkpoint.every", 0),
     ("checkpoint.keep", 1),
+    ("cluster.num_workers", 8),
+    ("cluster.devices_per_worker", 4),
+    ("cluster.max_failures", 0),
+    ("cluster.hang_seconds", 0.0),
 ]
 
 
@@ -296,3 +307,19 @@ def test_flatten():
         "b.c": None,
         "b.d.e": "x",
     }
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        ({"pipe": 3}, "3 x -1 x 1 with 2 worker.s. x 4 device.s.; use parallel.data -1"),
+        ({"data": 4}, "1 x 4 x 1 with 2 worker.s. x 4 device.s.; .* cluster.num_workers 1"),
+        ({"data": 4, "model": 4}, "1 x 4 x 4 with 2 .*cluster.num_workers 4"),
+    ],
+)
+def test_a_mesh_uses_every_device_of_a_cluster(parallel, message):
+    sizes = {"model": ModelConfig(num_layers=12), "train": TrainConfig(global_batch_size=16)}
+    cluster = ClusterConfig(num_workers=2, devices_per_worker=4)
+    with pytest.raises(ConfigError, match=message):
+        Config(parallel=ParallelConfig(**parallel), cluster=cluster, **sizes)
+    Config(parallel=ParallelConfig(data=2, model=4), cluster=cluster, **sizes)

@@ -1,9 +1,16 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from minigpt.model.attention import attention_with_dropout, blocked_attention, causal_attention
+from minigpt.model.attention import (
+    attention_with_dropout,
+    blocked_attention,
+    causal_attention,
+    cudnn_supports,
+)
 
 
 @jax.jit
@@ -32,6 +39,24 @@ def test_blocks_equal_the_textbook_and_its_gradients(seq):
     np.testing.assert_allclose(ours[0], theirs[0], atol=2e-6)
     for got, expected in zip(ours[1], theirs[1], strict=True):
         np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "takes"),
+    [
+        ("7.5", jnp.bfloat16, False),  # a T4
+        ("8.6", jnp.bfloat16, True),  # an A10G
+        ("9.0", jnp.bfloat16, True),
+        ("10.0", jnp.bfloat16, True),
+        ("9.0", jnp.float32, False),
+    ],
+)
+def test_cudnn_is_asked_only_where_it_has_a_kernel(monkeypatch, gpu, dtype, takes):
+    operand = operands(16, dtype)[0]
+    assert not cudnn_supports(operand)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(compute_capability=gpu)])
+    assert cudnn_supports(operand) == takes
 
 
 def test_the_future_is_not_seen():

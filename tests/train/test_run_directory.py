@@ -8,6 +8,7 @@ import yaml
 from minigpt import __version__
 from minigpt.config import (
     CheckpointConfig,
+    ClusterConfig,
     Config,
     ModelConfig,
     ParallelConfig,
@@ -112,13 +113,14 @@ def test_a_damaged_config_names_the_file(config):
 
 def test_checkpoints_are_folders_named_by_a_step(config):
     directory = RunDirectory.of(config)
-    assert not directory.has_checkpoints()
+    assert directory.newest_step() is None
     directory.checkpoints.mkdir(parents=True)
-    assert not directory.has_checkpoints()
-    (directory.checkpoints / "10.orbax-checkpoint-tmp").mkdir()
-    assert not directory.has_checkpoints()
+    assert directory.newest_step() is None
+    (directory.checkpoints / "30.orbax-checkpoint-tmp").mkdir()
+    assert directory.newest_step() is None
+    (directory.checkpoints / "9").mkdir()
     (directory.checkpoints / "10").mkdir()
-    assert directory.has_checkpoints()
+    assert directory.newest_step() == 10
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
@@ -234,6 +236,7 @@ def test_every_field_is_either_free_or_bound(config):
         *(f"run.{field.name}" for field in dataclasses.fields(RunConfig)),
         *(f"parallel.{field.name}" for field in dataclasses.fields(ParallelConfig)),
         *(f"checkpoint.{field.name}" for field in dataclasses.fields(CheckpointConfig)),
+        *(f"cluster.{field.name}" for field in dataclasses.fields(ClusterConfig)),
         *("data.path", "data.max_stories"),
         *("train.steps", "train.log_every", "train.eval_every", "train.eval_rows"),
         *("train.sample_every", "train.target_loss", "train.peak_flops"),

@@ -1,5 +1,6 @@
 """``minigpt train``."""
 
+import os
 from typing import TYPE_CHECKING
 
 from minigpt.commands.options import parse_config
@@ -17,6 +18,8 @@ def run(arguments: list[str]) -> None:
 
     console = make_console()
     if config.cluster.num_workers > 0:
+        # Read when Ray is imported: else `uv run` gives each worker an environment of its own.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
         from minigpt.launch.ray import train
     else:
         from minigpt.launch.local import train

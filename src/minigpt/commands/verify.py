@@ -117,7 +117,7 @@ class Comparison:
             return
         worst = verdict.differences
         make_console().print(
-            f"{'equal  ' if verdict.ok else 'DIFFERS'}  {describe(verdict.parallel):<52}"
+            f"{'equal  ' if verdict.ok else 'DIFFERS'}  {describe(verdict.parallel):<54}"
             f"loss {worst['loss of each step, relative']:.1e}  "
             f"parameters {worst['final parameters']:.1e}"
         )

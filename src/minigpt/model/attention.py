@@ -11,6 +11,7 @@ from minigpt.model.dropout import fold_rows
 
 BLOCK = 128
 _MASKED = -1e30
+_AMPERE = (8, 0)  # the first GPUs that cuDNN's attention runs on; a T4 is (7, 5)
 
 
 def causal_attention(
@@ -20,9 +21,9 @@ def causal_attention(
 ) -> Float[Array, "batch seq heads head_dim"]:
     """Attention of each position to itself and those before, by the platform's best kernel.
 
-    On an NVIDIA GPU with 16-bit operands that is cuDNN's fused attention; elsewhere query blocks
-    that skip the keys they may not see and compute scores again going backward (Dao et al. 2022,
-    FlashAttention, section 3.1, without the tiling of keys).
+    On an NVIDIA GPU (Ampere or newer) with 16-bit operands that is cuDNN's fused attention;
+    elsewhere query blocks that skip the keys they may not see and compute scores again going
+    backward (Dao et al. 2022, FlashAttention, section 3.1, without the tiling of keys).
     """
     if cudnn_supports(q):
         return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
@@ -30,14 +31,20 @@ def causal_attention(
 
 
 def cudnn_supports(q: Array) -> bool:
-    """Whether cuDNN's attention takes this dtype and head size, and jax runs on a GPU at all."""
+    """Whether cuDNN's attention takes this dtype and head size, on the GPU that jax runs on."""
     head_dim = q.shape[-1]
     return (
         jax.default_backend() == "gpu"
         and q.dtype in (jnp.bfloat16, jnp.float16)
         and head_dim % 8 == 0
         and head_dim <= 128
+        and _compute_capability() >= _AMPERE
     )
+
+
+def _compute_capability() -> tuple[int, ...]:
+    """Of this process's GPUs, as (8, 6)."""
+    return tuple(int(part) for part in jax.local_devices()[0].compute_capability.split("."))
 
 
 @jax.custom_vjp

@@ -129,7 +129,7 @@ def test_two_workers(tmp_path):
     options = (*MODEL, "--cluster.num-workers", "2", "--json")
     command = [sys.executable, "-m", "minigpt", "doctor", *options]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400
     )
     assert done.returncode == 0, done.stdout + done.stderr
     checks = by_name(done.stdout)

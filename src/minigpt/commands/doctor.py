@@ -1,6 +1,7 @@
 """``minigpt doctor``."""
 
 import json
+import os
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -54,6 +55,8 @@ def _examine(config: "Config", console: "Console") -> "Findings":
         from minigpt.doctor.local import examine
 
         return examine(config)
+    # Read when Ray is imported: else `uv run` gives each worker an environment of its own.
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     from minigpt.doctor.ray import examine as examine_cluster
 
     return examine_cluster(config, console)

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import ray
 import ray.train
-from ray.train import FailureConfig, TrainingFailedError
+from ray.exceptions import RayTaskError
+from ray.train import ControllerError, FailureConfig, TrainingFailedError, WorkerGroupError
 from ray.train.backend import BackendConfig
 from ray.train.v2.jax import JaxTrainer
 from rich.console import Console
@@ -127,13 +128,22 @@ def _ask_workers(config: Config, findings: Findings, storage: Path, own: str) ->
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        failure = f"the workers could not be joined: {root_cause(error)}"
+        failure = _why(error)
     notes, of_workers = ray.get(notebook.read.remote())
     if len(of_workers) == cluster.num_workers:
         ranks = range(cluster.num_workers)
         notes["devices"] = tuple(of_workers[rank]["devices"] for rank in ranks)
         notes |= {name: of_workers[0][name] for name in ("mesh_failure", "links")}
     return replace(findings, failure=failure, **notes)
+
+
+def _why(error: TrainingFailedError) -> str:
+    if isinstance(error, WorkerGroupError):
+        failures = sorted(error.worker_failures.items())
+        return "; ".join(f"worker {rank}: {root_cause(e)}" for rank, e in failures)
+    cause = error.controller_failure if isinstance(error, ControllerError) else error
+    cause = cause.cause if isinstance(cause, RayTaskError) else cause
+    return f"the workers could not be joined: {root_cause(cause)}"
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Several processes train what one process trains, and agree on everything that they must."""
 
 import json
+from functools import partial
 
 import pytest
 import workers
@@ -97,6 +98,21 @@ def test_peers_with_other_rows_are_refused(tmp_path, reference):
         run_in_processes(
             workers.train_from_own_store, config, num_processes=2, devices_per_process=1
         )
+
+
+def test_rows_dealt_by_process_train_something_else_which_only_the_check_sees(tmp_path, reference):
+    """Peers that hold different rows are no error to jax: the loss is a mixture."""
+    expected, path = reference
+    config = config_in(tmp_path / "runs", path, data=2, model=2)
+    run = partial(run_in_processes, workers.train_on_dealt_rows, num_processes=4)
+    run(config, False, devices_per_process=1)
+    found = losses(config)
+    assert found.keys() == expected.keys()
+    differences = [abs(found[place] / loss - 1) for place, loss in expected.items()]
+    assert max(differences) > 1e-3
+    config = config_in(tmp_path / "checked", path, data=2, model=2)
+    with pytest.raises(DataError, match="those of data-parallel group 0, 1 hold different ones"):
+        run(config, True, devices_per_process=1)
 
 
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path, reference):

@@ -76,10 +76,10 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
             for row in range(table.num_rows):
                 yield _decode(table, row)
     except RayError as error:
-        raise MiniGPTError(f"tokenising on the Ray cluster failed: {_cause(error)}") from error
+        raise MiniGPTError(f"tokenising on the Ray cluster failed: {cause_of(error)}") from error
 
 
-def _cause(error: RayError) -> str:
+def cause_of(error: RayError) -> str:
     """One line that says what went wrong; the text of a failed task is a chain of tracebacks."""
     lines = str(error).partition("\n\nThe above exception")[0].strip().splitlines()
     return lines[-1 if isinstance(error, RayTaskError) else 0]

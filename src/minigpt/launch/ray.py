@@ -17,24 +17,25 @@ from typing import Any
 
 import ray
 import ray.train
+from ray.exceptions import RayError
 from ray.train import (
     DataConfig,
     FailureConfig,
     ScalingConfig,
     TrainingFailedError,
-    UserCallback,
-    WorkerGroupError,
 )
 from ray.train.v2.jax import JaxTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
 from minigpt.config import ClusterConfig, Config
-from minigpt.data.ray_build import open_or_build_on_cluster
+from minigpt.data.ray_build import cause_of, open_or_build_on_cluster
 from minigpt.data.ray_source import RowPlan, execution_options, row_dataset
 from minigpt.data.store import TokenStore
 from minigpt.errors import ConfigError, MiniGPTError
 from minigpt.launch.ray_backend import RuntimeConfig
+from minigpt.launch.ray_failures import FailureNotice, explain, what_is_kept
+from minigpt.launch.ray_snapshot import own_snapshot
 from minigpt.launch.ray_worker import Terminal, train_worker
 from minigpt.launch.training import Outcome, describe_data, resolve_mesh
 from minigpt.parallel.rows import rows_by_process
@@ -46,7 +47,8 @@ from minigpt.train.signals import StopSignals
 _POLL_SECONDS = 0.2
 _ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how long a report takes
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    # Until a lost node is known to be lost, a new group may be placed on it, in vain.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "15",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is installed
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -63,18 +65,23 @@ def train(config: Config, console: Console) -> Outcome:
             ``cluster.max_failures`` allows.
     """
     config = on_shared_storage(config)
-    shape = resolve_mesh(config, config.cluster.num_workers * config.cluster.devices_per_worker)
+    rows = _deal_rows(config)
     directory = RunDirectory.of(config)
-    with StopSignals():
-        connect(config.cluster, console)
     try:
+        with StopSignals():
+            connect(config.cluster, console)
         with StopSignals() as signals:  # after Ray has set handlers of its own
             storage = Path(config.cluster.storage_path or config.run.directory)
             progress = byte_progress(console, "tokenising")
             store, reused = open_or_build_on_cluster(config, storage, progress)
             describe_data(store, console.print, reused=reused)
             directory.check_resume(config, store.corpus)
-            return Outcome(directory, _Run(config, shape, store, signals, console).wait())
+            with own_snapshot(directory.path):
+                return Outcome(directory, _Run(config, rows, store, signals, console).wait())
+    except RayError as error:
+        raise MiniGPTError(
+            f"the Ray cluster failed: {cause_of(error)}; {what_is_kept(config)}"
+        ) from error
     finally:
         ray.shutdown()
 
@@ -86,6 +93,25 @@ def on_shared_storage(config: Config) -> Config:
     if config.cluster.storage_path is None:
         return replace(config, run=run)
     return replace(config, run=run, cluster=replace(config.cluster, storage_path=str(storage)))
+
+
+def _deal_rows(config: Config) -> list[list[int]]:
+    """Rows of each global batch that each worker needs.
+
+    Raises:
+        ConfigError: the devices, the batch or the workers cannot be divided as configured.
+    """
+    cluster, num_rows = config.cluster, config.train.global_batch_size
+    shape = resolve_mesh(config, cluster.num_workers * cluster.devices_per_worker, use_all=True)
+    dealt = rows_by_process(shape, cluster.num_workers, num_rows)
+    if len({len(rows) for rows in dealt}) > 1:
+        raise ConfigError(
+            f"each worker must hold as many rows: with {' x '.join(map(str, shape))} devices "
+            f"(pipe x data x model) over {cluster.num_workers} workers they hold "
+            f"{', '.join(str(len(rows)) for rows in dealt)}; use a "
+            "cluster.devices_per_worker that is a multiple or a divisor of parallel.model"
+        )
+    return dealt
 
 
 def connect(cluster: ClusterConfig, console: Console) -> None:
@@ -133,23 +159,13 @@ class _Run:
     def __init__(
         self,
         config: Config,
-        shape: tuple[int, int, int],
+        rows: list[list[int]],
         store: TokenStore,
         signals: StopSignals,
         console: Console,
     ) -> None:
-        self._config, self._store = config, store
+        self._config, self._rows, self._store = config, rows, store
         self._signals, self._console = signals, console
-        self._rows = rows_by_process(
-            shape, config.cluster.num_workers, config.train.global_batch_size
-        )
-        if len({len(rows) for rows in self._rows}) > 1:
-            raise ConfigError(
-                f"each worker must hold as many rows: with {' x '.join(map(str, shape))} devices "
-                f"(pipe x data x model) over {config.cluster.num_workers} workers they hold "
-                f"{', '.join(str(len(rows)) for rows in self._rows)}; use a "
-                "cluster.devices_per_worker that is a multiple or a divisor of parallel.model"
-            )
         actor: Any = ray.remote(num_cpus=0)(Terminal)
         node = ray.get_runtime_context().get_node_id()
         here = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -174,7 +190,7 @@ class _Run:
         try:
             result = running.result().return_value
         except TrainingFailedError as error:
-            raise MiniGPTError(_explain(error, self._config)) from error
+            raise MiniGPTError(explain(error, self._config)) from error
         if isinstance(result, MiniGPTError):
             raise result
         return result
@@ -201,9 +217,10 @@ class _Run:
                 name=config.run.name,  # Ray's notes are kept in the run directory
                 storage_path=config.run.directory,
                 failure_config=FailureConfig(
-                    max_failures=cluster.max_failures, controller_failure_limit=10
+                    max_failures=cluster.max_failures,
+                    controller_failure_limit=40,  # 10 minutes, for nodes that are being added
                 ),
-                callbacks=[_FailureNotice(self._terminal)],
+                callbacks=[FailureNotice(self._terminal)],
                 worker_runtime_env={"env_vars": worker_environment(cluster)},
             ),
         )
@@ -240,37 +257,6 @@ def _dataset(config: Config, store_directory: Path, rows: list[list[int]]) -> ra
     return row_dataset(_plan(config, store_directory, rows))
 
 
-class _FailureNotice(UserCallback):
-    """Tells the user of a failure when it happens, before the restart; runs in Ray's controller."""
-
-    def __init__(self, terminal: Any) -> None:  # noqa: ANN401 - an actor handle
-        self._terminal = terminal
-
-    def after_exception(
-        self,
-        run_context: Any,  # noqa: ANN401
-        worker_exceptions: dict[int, Exception],
-    ) -> None:
-        """Of a group whose workers failed."""
-        reasons = _reasons(worker_exceptions)
-        self._terminal.tell.remote("say", f"{reasons}; the group is started again if it may")
-
-
-def _reasons(failures: dict[int, Exception]) -> str:
-    return "; ".join(f"worker {rank}: {root_cause(e)}" for rank, e in sorted(failures.items()))
-
-
-def _explain(error: TrainingFailedError, config: Config) -> str:
-    failures = error.worker_failures if isinstance(error, WorkerGroupError) else {}
-    reasons = _reasons(failures) if failures else root_cause(error)
-    newest = RunDirectory.of(config).newest_step()
-    kept = "no checkpoint was due" if newest is None else f"the checkpoint of step {newest} is kept"
-    return (
-        f"the workers failed more than cluster.max_failures {config.cluster.max_failures} times; "
-        f"the last time {reasons}; {kept}"
-    )
-
-
 def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
     try:
         future.set_result(function())
@@ -285,6 +271,7 @@ def scaling(cluster: ClusterConfig) -> ScalingConfig:
         resources["GPU" if cluster.platform == "cuda" else "TPU"] = cluster.devices_per_worker
     return ScalingConfig(
         num_workers=cluster.num_workers,
+        placement_strategy="SPREAD",  # one on each node, as long as there are nodes
         use_gpu=cluster.platform == "cuda",
         resources_per_worker=resources,
     )

@@ -16,7 +16,9 @@ from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.jax import JaxConfig
 
 from minigpt.errors import MiniGPTError
-from minigpt.launch.runtime import SHUTDOWN_SECONDS, join_runtime
+from minigpt.launch.runtime import join_runtime
+
+_LEAVE_SECONDS = 5
 
 
 @dataclass
@@ -60,9 +62,9 @@ class RuntimeBackend(Backend):
         ray.get(joining)
 
     def on_shutdown(self, worker_group: Any, backend_config: BackendConfig) -> None:  # noqa: ANN401
-        """Leave the runtime; workers that are dead or hang are killed by Ray right after."""
+        """Leave the runtime, if all are there to do so; Ray kills the workers right after."""
         leaving = worker_group.execute_async(jax.distributed.shutdown)
-        ray.wait(leaving, num_returns=len(leaving), timeout=SHUTDOWN_SECONDS + 5)
+        ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_SECONDS)
 
 
 def _claim_gpus() -> tuple[str, list[str]]:

@@ -80,16 +80,16 @@ class Reporter:
 
     def __init__(self) -> None:
         """No metrics yet."""
-        self._metrics: dict[str, float] = {}
+        self._known: dict[int, dict[str, float]] = {}  # after a step, the newest of each metric
 
     def write(self, record: Record) -> None:
         """Remember the newest value of each metric."""
-        values = {name: value for name, value in asdict(record).items() if name != "split"}
-        prefix = "val_" if record.split == "val" else ""
-        newest = {f"{prefix}{name}": v for name, v in values.items() if v is not None}
-        if prefix:
-            newest = {"val_loss": newest["val_loss"]}
-        self._metrics |= newest
+        values = {name: value for name, value in asdict(record).items() if value is not None}
+        del values["split"]
+        if record.split == "val":
+            values = {"val_loss": record.loss}
+        before = next(reversed(self._known.values()), {})
+        self._known[record.step] = before | values
 
     def write_samples(self, step: int, samples: Sequence[tuple[str, str]]) -> None:
         """Samples are not metrics."""
@@ -98,9 +98,13 @@ class Reporter:
         """Nothing to close."""
 
     def saved(self, step: int, directory: Path) -> None:
-        """Report a checkpoint that is on disk, where it is."""
+        """Report a checkpoint that is on disk, where it is, with the metrics of its step."""
+        until = [known for known in self._known if known <= step]
+        metrics = self._known[until[-1]] if until else {}
+        self._known = {known: m for known, m in self._known.items() if known > step}
+        self._known = {step: metrics} | self._known
         ray.train.report(
-            {**self._metrics, "step": step},
+            {**metrics, "step": step},
             checkpoint=Checkpoint.from_directory(str(directory)),
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )

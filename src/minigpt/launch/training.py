@@ -4,6 +4,7 @@ The same on a laptop and in each process of a cluster; what differs is who start
 batches come from.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,8 +134,10 @@ def train_in_process(config: Config, store: TokenStore, surroundings: Surroundin
                 sink.close()
 
 
-def resolve_mesh(config: Config, num_devices: int) -> tuple[int, int, int]:
-    """(pipe, data, model) on so many devices.
+def resolve_mesh(
+    config: Config, num_devices: int, *, use_all: bool = False
+) -> tuple[int, int, int]:
+    """(pipe, data, model) on so many devices; ``use_all``: none may be left over.
 
     Raises:
         ConfigError: the devices or the batch cannot be divided as configured.
@@ -144,20 +147,21 @@ def resolve_mesh(config: Config, num_devices: int) -> tuple[int, int, int]:
     if config.train.global_batch_size % (shape[1] * parallel.microbatches):
         # The rule of Config, now that parallel.data is known.
         replace(config, parallel=replace(parallel, data=shape[1]))
+    if use_all and math.prod(shape) < num_devices:
+        raise ConfigError(
+            f"parallel.pipe x parallel.data x parallel.model must use all devices of all "
+            f"processes: {' x '.join(map(str, shape))} = {math.prod(shape)} of {num_devices}; use "
+            "parallel.data -1 for what is left"
+        )
     return shape
 
 
 def _lay_out(config: Config, say: Callable[[str], None]) -> StateLayout:
     """The mesh, shown where there is more than one device."""
     parallel = config.parallel
-    mesh = make_mesh(resolve_mesh(config, jax.device_count()))
+    together = jax.process_count() > 1
+    mesh = make_mesh(resolve_mesh(config, jax.device_count(), use_all=together))
     unused = jax.device_count() - mesh.size
-    if unused and jax.process_count() > 1:
-        raise ConfigError(
-            f"parallel.pipe x parallel.data x parallel.model must use all devices of all "
-            f"processes: {' x '.join(map(str, mesh.devices.shape))} = {mesh.size} of "
-            f"{jax.device_count()}; use parallel.data -1 for what is left"
-        )
     if jax.device_count() > 1:
         say(
             picture(

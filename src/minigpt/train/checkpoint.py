@@ -69,8 +69,10 @@ class Checkpoints:
         """Nothing more to open."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for a running save and release Orbax's threads."""
+        if kind is not None:  # the other processes may not be here: nobody is told of the save
+            self._on_saved = lambda step, directory: None
         try:
             self.wait()
         finally:

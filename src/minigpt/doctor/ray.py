@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import ray
 import ray.train
-from ray.exceptions import RayTaskError
-from ray.train import ControllerError, FailureConfig, TrainingFailedError, WorkerGroupError
+from ray.train import FailureConfig, TrainingFailedError
 from ray.train.backend import BackendConfig
 from ray.train.v2.jax import JaxTrainer
 from rich.console import Console
@@ -40,10 +39,10 @@ from minigpt.doctor.probes import (
 from minigpt.errors import ConfigError, MiniGPTError
 from minigpt.launch.ray import connect, on_shared_storage, scaling, worker_environment
 from minigpt.launch.ray_backend import RuntimeBackend, RuntimeConfig
+from minigpt.launch.ray_failures import why
 from minigpt.launch.ray_worker import Watchdog
 from minigpt.launch.training import resolve_mesh
 from minigpt.parallel.mesh import make_mesh
-from minigpt.train.checkpoint import root_cause
 
 _HANG_SECONDS = 180
 """A worker that measures for longer waits for another one that does not."""
@@ -128,22 +127,13 @@ def _ask_workers(config: Config, findings: Findings, storage: Path, own: str) ->
     try:
         trainer.fit()
     except TrainingFailedError as error:
-        failure = _why(error)
+        failure = why(error)
     notes, of_workers = ray.get(notebook.read.remote())
     if len(of_workers) == cluster.num_workers:
         ranks = range(cluster.num_workers)
         notes["devices"] = tuple(of_workers[rank]["devices"] for rank in ranks)
         notes |= {name: of_workers[0][name] for name in ("mesh_failure", "links")}
     return replace(findings, failure=failure, **notes)
-
-
-def _why(error: TrainingFailedError) -> str:
-    if isinstance(error, WorkerGroupError):
-        failures = sorted(error.worker_failures.items())
-        return "; ".join(f"worker {rank}: {root_cause(e)}" for rank, e in failures)
-    cause = error.controller_failure if isinstance(error, ControllerError) else error
-    cause = cause.cause if isinstance(cause, RayTaskError) else cause
-    return f"the workers could not be joined: {root_cause(cause)}"
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ray.train import TrainingFailedError, UserCallback, WorkerGroupError
+from ray.exceptions import RayTaskError
+from ray.train import ControllerError, TrainingFailedError, UserCallback, WorkerGroupError
 
 from minigpt.config import Config
 from minigpt.train.checkpoint import root_cause
@@ -29,13 +30,22 @@ def _reasons(failures: dict[int, Exception]) -> str:
     return "; ".join(f"worker {rank}: {root_cause(e)}" for rank, e in sorted(failures.items()))
 
 
+def why(error: TrainingFailedError) -> str:
+    """What made workers fail, or kept them from starting."""
+    if isinstance(error, WorkerGroupError):
+        return _reasons(error.worker_failures)
+    cause = error.controller_failure if isinstance(error, ControllerError) else error
+    cause = cause.cause if isinstance(cause, RayTaskError) else cause
+    return f"the workers could not be joined: {root_cause(cause)}"
+
+
 def explain(error: TrainingFailedError, config: Config) -> str:
     """Why the run ended, and what is left of it."""
     if not isinstance(error, WorkerGroupError):
-        return f"the workers could not be started: {root_cause(error)}; {what_is_kept(config)}"
+        return f"{why(error)}; {what_is_kept(config)}"
     return (
         f"the workers failed more than cluster.max_failures {config.cluster.max_failures} times; "
-        f"the last time {_reasons(error.worker_failures)}; {what_is_kept(config)}"
+        f"the last time {why(error)}; {what_is_kept(config)}"
     )
 
 

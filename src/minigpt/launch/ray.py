@@ -47,8 +47,7 @@ from minigpt.train.signals import StopSignals
 _POLL_SECONDS = 0.2
 _ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how long a report takes
-    # Until a lost node is known to be lost, a new group may be placed on it, in vain.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "15",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is installed
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -218,7 +217,7 @@ class _Run:
                 storage_path=config.run.directory,
                 failure_config=FailureConfig(
                     max_failures=cluster.max_failures,
-                    controller_failure_limit=40,  # 10 minutes, for nodes that are being added
+                    controller_failure_limit=10,  # 10 minutes, for nodes that are being added
                 ),
                 callbacks=[FailureNotice(self._terminal)],
                 worker_runtime_env={"env_vars": worker_environment(cluster)},

@@ -7,12 +7,14 @@
 ``step``         seconds of a step on two processes of one device, without and with Ray
 ``kills``        kill -9 of a random worker at a random moment, N times in one run
 ``hang``         a worker that is stopped and never goes on
+``driver``       kill -9 of the driver: when its workers have ended, and how the run goes on
 ``tokenise``     MB/s of text into a token store, without and with Ray
 
 Times depend on what else the machine does: ``load`` stands beside each.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,46 @@ def hang(folder: Path, times: int) -> dict[str, Any]:
     return {"seconds to the next step": seconds}
 
 
+def driver(folder: Path, times: int) -> dict[str, Any]:
+    """Seconds until nothing is left of a run whose driver was killed, and where it goes on."""
+    options = {"train__steps": 100_000, "checkpoint__every": 20, **_mesh((1, 2, 1)), **_workers(2)}
+    run = Run(folder, "driver", **options)
+    while not (run.path / "checkpoints" / "20").is_dir():
+        time.sleep(0.1)
+    workers, members = run.workers(), run.members()
+    run.process.kill()
+    killed = time.monotonic()
+    run.process.wait()
+    figures = {
+        "seconds until the workers ended": _wait_for_end(workers) - killed,
+        "seconds until all processes ended": _wait_for_end(members) - killed,
+    }
+    again = Run(folder, "driver", **options)
+    again.wait_for_step()
+    said = [line for _, line in again.lines if line.startswith("continuing")]
+    again.stop()
+    whole = Run(folder, "whole", train__steps=100, processes=2, **_mesh((1, 2, 1))).end()
+    losses = {step: loss for step, loss in again.losses().items() if step <= 100}
+    expected = {step: loss for step, loss in whole.losses().items() if step in losses}
+    return figures | {"said": said, "largest relative difference": _difference(losses, expected)}
+
+
+def _wait_for_end(processes: Iterable[int]) -> float:
+    deadline = time.monotonic() + 300
+    while any(_lives(process) for process in processes):
+        if time.monotonic() > deadline:
+            raise RuntimeError("processes are left")
+        time.sleep(0.1)
+    return time.monotonic()
+
+
+def _lives(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    with contextlib.suppress(OSError):
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def tokenise(folder: Path, times: int) -> dict[str, Any]:
     """MB/s of a text file into a token store of GPT-2 tokens; the cluster is started before."""
     text = "<|endoftext|>".join(p.text for p in BuiltinCorpus(100_000).pieces(ReadCounts()))
@@ -203,7 +245,8 @@ def _hash_of(directory: Path) -> str:
 
 
 MEASUREMENTS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    function.__name__: function for function in (topologies, startup, step, kills, hang, tokenise)
+    function.__name__: function
+    for function in (topologies, startup, step, kills, hang, driver, tokenise)
 }
 
 

@@ -138,18 +138,18 @@ class Run:
 
     def workers(self) -> list[int]:
         """Processes of its training workers."""
+        return [pid for pid, name in self.members().items() if name.startswith("ray::RayTrainW")]
+
+    def members(self) -> dict[int, str]:
+        """Processes that it started, and theirs, with their commands."""
         listing = subprocess.run(
             ["ps", "-eo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
         ).stdout
         table = {
             int(pid): (int(parent), name)
-            for pid, parent, name in map(_fields, listing.splitlines())
+            for pid, parent, name in (line.split(None, 2) for line in listing.splitlines())
         }
         ours = {self.process.pid}
         for _ in range(4):  # driver, raylet, worker
             ours |= {pid for pid, (parent, _) in table.items() if parent in ours}
-        return sorted(pid for pid in ours if table[pid][1].startswith("ray::RayTrainWorker"))
-
-
-def _fields(line: str) -> list[str]:
-    return line.split(None, 2)
+        return {pid: table[pid][1] for pid in sorted(ours)}

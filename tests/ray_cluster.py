@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 _ENVIRONMENT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # or `uv run` gives each worker a new environment
@@ -32,3 +33,16 @@ def local_cluster(num_cpus: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def train_workers(driver: int) -> list[int]:
+    """Processes of the training workers of the cluster that a driver started."""
+    processes = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            processes[int(entry.name)] = (parent, (entry / "cmdline").read_bytes())
+    ours = {driver}
+    for _ in range(3):  # the driver starts the raylet, which starts the workers
+        ours |= {process for process, (parent, _) in processes.items() if parent in ours}
+    return sorted(pid for pid in ours if processes[pid][1].startswith(b"ray::RayTrainWorker"))

@@ -37,8 +37,8 @@ from minigpt.doctor.probes import (
     write_probe,
 )
 from minigpt.errors import ConfigError, MiniGPTError
-from minigpt.launch.ray import connect, on_shared_storage, scaling, worker_environment
 from minigpt.launch.ray_backend import RuntimeBackend, RuntimeConfig
+from minigpt.launch.ray_connect import connect, on_shared_storage, scaling, worker_environment
 from minigpt.launch.ray_failures import why
 from minigpt.launch.ray_worker import Watchdog
 from minigpt.launch.training import resolve_mesh

@@ -4,15 +4,13 @@ This process is the driver. It prepares the tokens with the cluster's CPUs, star
 through Ray Train's ``JaxTrainer``, and shows what they tell.
 """
 
-import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import ray
@@ -21,39 +19,29 @@ from ray.exceptions import RayError
 from ray.train import (
     DataConfig,
     FailureConfig,
-    ScalingConfig,
     TrainingFailedError,
 )
 from ray.train.v2.jax import JaxTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
-from minigpt.config import ClusterConfig, Config
+from minigpt.config import Config
 from minigpt.data.ray_build import cause_of, open_or_build_on_cluster
 from minigpt.data.ray_source import RowPlan, execution_options, row_dataset
 from minigpt.data.store import TokenStore
-from minigpt.errors import ConfigError, MiniGPTError
+from minigpt.errors import ConfigError, InterruptedRunError, MiniGPTError
 from minigpt.launch.ray_backend import RuntimeConfig
+from minigpt.launch.ray_connect import connect, on_shared_storage, scaling, worker_environment
 from minigpt.launch.ray_failures import FailureNotice, explain, what_is_kept
 from minigpt.launch.ray_snapshot import own_snapshot
 from minigpt.launch.ray_worker import Terminal, train_worker
 from minigpt.launch.training import Outcome, describe_data, resolve_mesh
 from minigpt.parallel.rows import rows_by_process
-from minigpt.train.checkpoint import root_cause
 from minigpt.train.console import ConsoleSink, byte_progress
 from minigpt.train.run_directory import RunDirectory
 from minigpt.train.signals import StopSignals
 
 _POLL_SECONDS = 0.2
-_ENVIRONMENT = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how long a report takes
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # workers use the environment that is installed
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
-}
 
 
 def train(config: Config, console: Console) -> Outcome:
@@ -85,15 +73,6 @@ def train(config: Config, console: Console) -> Outcome:
         ray.shutdown()
 
 
-def on_shared_storage(config: Config) -> Config:
-    """Absolute paths: workers have working directories of their own."""
-    storage = Path(config.cluster.storage_path or ".").resolve()
-    run = replace(config.run, directory=str(storage / config.run.directory))
-    if config.cluster.storage_path is None:
-        return replace(config, run=run)
-    return replace(config, run=run, cluster=replace(config.cluster, storage_path=str(storage)))
-
-
 def _deal_rows(config: Config) -> list[list[int]]:
     """Rows of each global batch that each worker needs.
 
@@ -111,45 +90,6 @@ def _deal_rows(config: Config) -> list[list[int]]:
             "cluster.devices_per_worker that is a multiple or a divisor of parallel.model"
         )
     return dealt
-
-
-def connect(cluster: ClusterConfig, console: Console) -> None:
-    """Join the cluster, or start one on this machine.
-
-    Raises:
-        ConfigError: there is no cluster at the address, or this machine is too small.
-    """
-    for name in ("ray.data", "ray.train"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
-    options: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": "error",
-        "configure_logging": True,
-    }
-    if cluster.address is not None:
-        try:
-            ray.init(cluster.address, **options)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"cluster.address: no Ray cluster answers at {cluster.address!r} "
-                f"({root_cause(error)}); start one with `ray start --head`, or leave "
-                "cluster.address out to start one on this machine"
-            ) from error
-        console.print(f"joined the Ray cluster at {cluster.address}")
-        return
-    # Some CPUs more than the workers take are left to Ray Data; they are only numbers.
-    ray.init("local", num_cpus=cluster.num_workers + 2, include_dashboard=False, **options)
-    if cluster.platform != "cpu":
-        kind = {"cuda": "GPU", "tpu": "TPU"}[cluster.platform]
-        found = int(ray.cluster_resources().get(kind, 0))
-        if found < cluster.num_workers * cluster.devices_per_worker:
-            raise ConfigError(
-                f"cluster.num_workers x cluster.devices_per_worker must not exceed the {kind}s: "
-                f"{cluster.num_workers} x {cluster.devices_per_worker} with {found} on this "
-                "machine; give cluster.address for a larger cluster, or use cluster.platform cpu"
-            )
-    console.print("started a Ray cluster on this machine")
 
 
 class _Run:
@@ -170,6 +110,7 @@ class _Run:
         here = NodeAffinitySchedulingStrategy(node, soft=False)
         self._terminal = actor.options(scheduling_strategy=here).remote()
         self._view: ConsoleSink | None = None
+        self._training = False
 
     def wait(self) -> Any:  # noqa: ANN401 - a FitResult
         """Start the workers and show what they tell until they have ended."""
@@ -182,7 +123,7 @@ class _Run:
                 self._show()
                 if self._signals.received != told:
                     told = self._signals.received
-                    ray.get(self._terminal.stop.remote(told))
+                    self._stop(told)
         self._show()
         if self._view is not None:
             self._view.close()
@@ -193,6 +134,16 @@ class _Run:
         if isinstance(result, MiniGPTError):
             raise result
         return result
+
+    def _stop(self, number: int | None) -> None:
+        """Pass a signal on; where no worker trains, it ends the run here."""
+        if number is not None and not self._training:
+            raise InterruptedRunError(
+                f"stopped by {Signals(number).name} while workers were being started; "
+                f"{what_is_kept(self._config)}",
+                signal_number=number,
+            )
+        ray.get(self._terminal.stop.remote(number))
 
     def _trainer(self) -> JaxTrainer:
         config, cluster = self._config, self._config.cluster
@@ -226,9 +177,11 @@ class _Run:
 
     def _show(self) -> None:
         for kind, what in ray.get(self._terminal.take.remote()):
-            if kind == "say":
+            if kind in ("say", "failed"):
                 self._console.print(what)
+                self._training &= kind == "say"
             elif kind == "start":
+                self._training = True
                 if self._view is not None:
                     self._view.close()
                 steps = self._config.train.steps
@@ -261,24 +214,3 @@ def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
         future.set_result(function())
     except Exception as error:  # noqa: BLE001 - raised where the future is read
         future.set_exception(error)
-
-
-def scaling(cluster: ClusterConfig) -> ScalingConfig:
-    """The workers, and what of the cluster each of them holds."""
-    resources: dict[str, float] = {"CPU": 1}
-    if cluster.platform != "cpu":
-        resources["GPU" if cluster.platform == "cuda" else "TPU"] = cluster.devices_per_worker
-    return ScalingConfig(
-        num_workers=cluster.num_workers,
-        placement_strategy="SPREAD",  # one on each node, as long as there are nodes
-        use_gpu=cluster.platform == "cuda",
-        resources_per_worker=resources,
-    )
-
-
-def worker_environment(cluster: ClusterConfig) -> dict[str, str]:
-    """A leaked JAX_PLATFORMS or LD_LIBRARY_PATH must not decide what workers compute on."""
-    environment = {"JAX_PLATFORMS": cluster.platform}
-    if cluster.platform == "cuda":
-        environment["LD_LIBRARY_PATH"] = ""  # the CUDA libraries are those of jax's wheels
-    return environment

@@ -23,7 +23,7 @@ class FailureNotice(UserCallback):
     ) -> None:
         """Of a group whose workers failed."""
         reasons = _reasons(worker_exceptions)
-        self._terminal.tell.remote("say", f"{reasons}; the group is started again if it may")
+        self._terminal.tell.remote("failed", f"{reasons}; the group is started again if it may")
 
 
 def _reasons(failures: dict[int, Exception]) -> str:

@@ -38,7 +38,10 @@ class Terminal:
         self._signal = 0
 
     def tell(self, kind: str, what: Any) -> None:  # noqa: ANN401 - depends on kind
-        """Of a worker: to "say" a text, to "start" at a step, a "record", or "samples"."""
+        """Of a worker: to "say" a text, to "start" at a step, a "record", or "samples".
+
+        Of the controller: what "failed".
+        """
         self._events.append((kind, what))
 
     def take(self) -> list[tuple[str, Any]]:

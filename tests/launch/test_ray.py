@@ -171,6 +171,7 @@ def test_a_run_moves_between_launchers_and_stops_at_sigterm(folder, expected):
     assert_losses(config, expected, STEPS)
 
 
+@pytest.mark.long
 def test_sigterm_while_workers_start_ends_the_run_at_once(tmp_path):
     driver = Driver(config_in(tmp_path, **TWO_BY_TWO))
     assert driver.process.stdout is not None
@@ -182,6 +183,7 @@ def test_sigterm_while_workers_start_ends_the_run_at_once(tmp_path):
     assert records(config_in(tmp_path)) == []
 
 
+@pytest.mark.long
 def test_a_worker_that_raises_ends_the_run_with_its_reason(tmp_path):
     """The other worker waits for it in a collective, and a save is not yet reported."""
     config = config_in(tmp_path, **TWO_BY_TWO)
@@ -193,6 +195,7 @@ def test_a_worker_that_raises_ends_the_run_with_its_reason(tmp_path):
     ) in driver.end(1)
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_not_tried_again(tmp_path):
     config = config_in(tmp_path, optimizer={"learning_rate": 1e30}, **TWO_BY_TWO)
     shown = Driver(config).end(3)

@@ -124,6 +124,7 @@ def test_a_cluster_that_does_not_answer(doctor, monkeypatch, kind):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_workers(tmp_path):
     """In a new process: Ray's workers and jax's runtime are not to meet those of the tests."""
     options = (*MODEL, "--cluster.num-workers", "2", "--json")

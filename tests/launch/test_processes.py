@@ -100,6 +100,7 @@ def test_peers_with_other_rows_are_refused(tmp_path, reference):
         )
 
 
+@pytest.mark.long
 def test_rows_dealt_by_process_train_something_else_which_only_the_check_sees(tmp_path, reference):
     """Peers that hold different rows are no error to jax: the loss is a mixture."""
     expected, path = reference

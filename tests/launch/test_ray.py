@@ -154,6 +154,7 @@ def assert_result(config):
         assert metrics["val_loss"] == found["val", step - step % 10]
 
 
+@pytest.mark.long
 def test_a_run_moves_between_launchers_and_stops_at_sigterm(folder, expected):
     """After the run above: a bit on one device, then Ray with another mesh, then one device."""
     config = config_in(folder)

@@ -8,10 +8,8 @@ from minigpt.plan.traffic import gradient_traffic
 from minigpt.train.state import model_spec
 
 MESHES = [
-    {"model": 8},
     {"data": 8, "microbatches": 2},
     {"pipe": 8, "microbatches": 8},
-    {"pipe": 2, "data": 2, "model": 2, "microbatches": 4},
     {"pipe": 2, "data": 2, "model": 2, "microbatches": 4, "interleave": 2},
     {"pipe": 4, "model": 2, "microbatches": 4, "schedule": "gpipe", "remat": "layer"},
     {"data": 2, "model": 4, "microbatches": 2, "remat": "layer"},

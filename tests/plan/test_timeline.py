@@ -55,28 +55,6 @@ def test_gpipe_of_two_stages():
     }
 
 
-def test_interleaved_stages_that_wrap_and_leave_places_empty():
-    assert timeline(Schedule("1f1b", 2, 2, 3), 48).plain == (
-        "1f1b: P = 2 stages, M = 3 microbatches, v = 2 chunks a stage\n"
-        "\n"
-        "tick     0    1    2    3       4       5\n"
-        "stage 0  F0a  F1a  F0b  F1b...  F2aB0b  ...B1b\n"
-        "stage 1  ...  F0a  F1a  F0bB0b  F1bB1b  F2aB0a\n"
-        "\n"
-        "tick     6       7       8       9    10   11\n"
-        "stage 0  F2bB0a  ...B1a  ...B2b  ...  B2a  ...\n"
-        "stage 1  ...B1a  F2bB2b  ......  B2a  ...  ...\n"
-        "\n"
-        "F0a      microbatch 0 forward, chunk a of the stage\n"
-        "B0a      the same backward; takes about twice as long\n"
-        "...      idle\n"
-        "ticks    12 (v M + v P + P - 2 = 10)\n"
-        "idle     33.3 % of the time ((P - 1) / (v M + P - 1) = 14.3 %)\n"
-        "waiting  inputs on a stage, at most 5\n"
-        "note     chunks take microbatches in groups of 2: 4 would take no longer, 11.1 % idle"
-    )
-
-
 def test_every_unit_is_drawn_once_on_its_stage(schedule):
     units = itertools.product(range(schedule.num_microbatches), range(schedule.interleave))
     expected = sorted(

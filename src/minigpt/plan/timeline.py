@@ -124,11 +124,11 @@ def _notes(schedule: Schedule) -> list[str]:
     ]
     rounded = -(-schedule.num_microbatches // stages) * stages
     full = dataclasses.replace(schedule, num_microbatches=rounded)
-    if full.num_ticks == schedule.num_ticks and full.bubble < schedule.bubble:
+    if full.bubble < schedule.bubble and chunks > 1 and rounded > schedule.num_microbatches:
         rows.append(
             (
                 "note",
-                f"chunks take microbatches in groups of {stages}: {rounded} would take no longer, "
+                f"chunks take microbatches in groups of {stages}: {rounded} would leave "
                 f"{100 * full.bubble:.1f} % idle",
             )
         )

@@ -432,7 +432,9 @@ def test_a_corpus_too_small_for_a_batch_is_refused(minigpt, tmp_path):
 
 
 def test_sample_of_something_else_is_refused(refused, tmp_path):
-    assert refused("sample", tmp_path) == f"minigpt: '{tmp_path}' is not a run directory"
+    other = tmp_path / "other" / "thing"
+    other.mkdir(parents=True)
+    assert refused("sample", other) == f"minigpt: '{other}' is not a run directory"
     assert refused("sample", "runs/none") == "minigpt: 'runs/none' is not a run directory"
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine" / "config.yaml").write_text("")

@@ -1,5 +1,6 @@
 """Measures a training step against this machine's own matrix products."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -54,10 +55,12 @@ def bench(config: Config) -> dict[str, Any]:
 
     num_tokens = num_rows * config.model.seq_length
     flops = train_flops_per_token(config.model, spec.vocab_size) * num_tokens
-    memory = step.memory_analysis()
+    memory, device = step.memory_analysis(), jax.devices()[0]
     assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
     return {
-        "device": jax.devices()[0].device_kind,
+        "device": device.device_kind,
+        "platform": {"gpu": "cuda"}.get(device.platform, device.platform),
+        "device_memory_bytes": _device_memory(device),
         "mesh": layout.mesh.devices.shape,
         "jax": jax.__version__,
         "compute_dtype": config.train.compute_dtype,
@@ -69,10 +72,18 @@ def bench(config: Config) -> dict[str, Any]:
         "tokens_per_second": num_tokens / best,
         "model_flops_per_second": flops / best,
         "matmul_flops_per_second": rate,
+        "elementwise_bytes_per_second": elementwise_bytes_per_second(),
         "ratio_to_matmul": flops / best / rate,
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
     }
+
+
+def _device_memory(device: Any) -> int:  # noqa: ANN401 - jax.Device is a variable
+    """Its own memory, or the machine's, shared by the devices that are in it."""
+    limit = (device.memory_stats() or {}).get("bytes_limit") if device.platform != "cpu" else None
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine // jax.local_device_count() if limit is None else limit
 
 
 def matmul_flops_per_second(dtype: str) -> dict[int, float]:
@@ -83,6 +94,12 @@ def matmul_flops_per_second(dtype: str) -> dict[int, float]:
         product = jax.jit(lambda a, b: jnp.einsum("ik,jk->ij", a, b))
         rates[size] = 2 * size**3 / best_seconds(product, operand, operand)
     return rates
+
+
+def elementwise_bytes_per_second(num_bytes: int = 2**26) -> float:
+    """Bytes/s that one operation on each element (a GELU) reads and writes of a large array."""
+    x = jax.random.normal(jax.random.key(0), (num_bytes // 4,))
+    return 2 * num_bytes / best_seconds(jax.jit(jax.nn.gelu), x)
 
 
 def best_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 10) -> float:  # noqa: ANN401
@@ -108,6 +125,7 @@ def table(result: dict[str, Any]) -> Table:
         ("tokens/s", f"{result['tokens_per_second']:,.0f}"),
         ("model FLOP/s", f"{result['model_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
         ("matrix product", f"{result['matmul_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
+        ("elementwise", f"{result['elementwise_bytes_per_second'] / 1e9:,.1f} GB/s"),
         ("ratio", f"{100 * result['ratio_to_matmul']:.1f} %"),
         ("memory: arguments", f"{result['argument_bytes'] / 2**20:,.0f} MiB"),
         ("memory: temporaries", f"{result['temporary_bytes'] / 2**20:,.0f} MiB"),

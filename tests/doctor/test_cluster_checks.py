@@ -7,7 +7,7 @@ from tiny import with_fields
 from minigpt.config import Config
 from minigpt.doctor import cluster_checks as checks
 from minigpt.doctor.facts import Findings, Resources, StorageFacts
-from minigpt.doctor.judge import hardware, judge
+from minigpt.doctor.judge import judge
 from minigpt.doctor.links import Link
 
 NODES = [node(0), node(1)]
@@ -86,20 +86,6 @@ def test_links():
     check = checks.link(measured)
     assert check.name == "link model"
     said(check, "ok", "between 4 workers", "1.5 GB/s with 4.0 MiB", "20 us")
-    findings = Findings(
-        driver=NODES[0],
-        workers=tuple(NODES),
-        devices=(device("gpu", 4, matrix_flops=3e12), device("gpu", 4, matrix_flops=2e12)),
-        links=(measured,),
-    )
-    assert hardware(Config(), findings) == {
-        "name": "NVIDIA H200",
-        "devices": 8,
-        "matrix_flops": {"float32": 2e12},
-        "links": {
-            "model": {"devices": 4, "across_workers": True, "bandwidth": 1.5e9, "latency": 2e-5}
-        },
-    }
 
 
 def test_matrices():

@@ -12,6 +12,7 @@ from minigpt import bench, cli
 from minigpt.doctor import local
 from minigpt.doctor.facts import Findings
 from minigpt.errors import ConfigError
+from minigpt.plan.clusters import load_cluster
 
 MODEL = ("--data.tokenizer", "byte", "--model.num-layers", "2")
 MESH = ("--parallel.data", "2", "--parallel.model", "2")
@@ -46,13 +47,13 @@ def test_a_mesh_on_this_machine(doctor, tmp_path):
     assert "between 2 devices of a worker" in checks["link model"]["found"]
     measured = yaml.safe_load((tmp_path / "hardware.yaml").read_text())
     assert measured == json.loads(out)["hardware"]
-    assert measured["devices"] == 8
-    assert measured["matrix_flops"]["float32"] > 0
-    assert list(measured["links"]) == ["data", "model"]
-    for link in measured["links"].values():
-        assert (link["devices"], link["across_workers"]) == (2, False)
-        assert link["bandwidth"] > 0
-        assert link["latency"] > 0
+    cluster = load_cluster("./hardware.yaml")
+    assert (cluster.nodes, cluster.devices_per_node, cluster.platform) == (1, 8, "cpu")
+    assert cluster.matrix_flops.float32 > 0
+    assert cluster.memory_bandwidth > 0
+    assert cluster.inside_node.bandwidth > 0
+    assert cluster.inside_node.latency > 0
+    assert cluster.between_nodes is None
     assert [entry.name for entry in tmp_path.iterdir()] == ["hardware.yaml"]
 
 
@@ -95,7 +96,7 @@ def test_jax_without_devices(doctor, monkeypatch):
     code, out, err = doctor("--json", "--cluster.platform", "cuda")
     assert (code, err) == (1, "minigpt: 1 check(s) found an error: devices\n")
     assert "Unable to initialize" in by_name(out)["devices"]["found"]
-    assert json.loads(out)["hardware"]["devices"] == 0
+    assert json.loads(out)["hardware"] is None
 
 
 def test_refusals(doctor):
@@ -147,7 +148,7 @@ def test_two_workers(tmp_path):
         assert checks[name]["level"] == "ok"
         assert found in checks[name]["found"]
     measured = json.loads(done.stdout)["hardware"]
-    assert measured["devices"] == 2
-    assert measured["links"]["data"]["across_workers"]
+    assert (measured["nodes"], measured["devices_per_node"]) == (2, 1)
+    assert measured["between_nodes"]["bandwidth"] > 0
     assert "starting 2 worker(s)" in done.stderr
     assert not list(tmp_path.iterdir())

@@ -81,6 +81,8 @@ def test_slots_are_never_shared(schedule):
 def test_live_activations_are_bounded(schedule):
     stages, chunks = schedule.num_stages, schedule.interleave
     all_units = chunks * schedule.num_microbatches
+    forward = [work.forward for works in schedule.ticks for work in works]
+    assert schedule.num_slots == 1 + max(unit.slot for unit in forward if unit is not None)
     if schedule.kind == "gpipe":
         assert schedule.num_slots == all_units
     else:

@@ -1,9 +1,12 @@
+import dataclasses
+import json
 import subprocess
 import sys
 
 import pytest
 
 from minigpt import cli
+from minigpt.config_file import load_config
 
 PIPELINE = ("--parallel.pipe", "4", "--parallel.microbatches", "8")
 
@@ -55,8 +58,11 @@ def test_writes_a_picture(plan, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ((), ("minigpt plan needs --schedule", "minigpt plan --schedule --parallel.pipe 4")),
-        (PIPELINE, ("minigpt plan needs --schedule",)),
+        ((), ("minigpt plan needs --cluster-spec", "minigpt plan --schedule --parallel.pipe 4")),
+        (PIPELINE, ("minigpt plan needs --cluster-spec",)),
+        (("--cluster-spec", "2xabc"), ("--cluster-spec '2xabc' is neither",)),
+        (("--cluster-spec", "laptop", "--top", "x"), ("--top must be a whole number",)),
+        (("--cluster-spec", "laptop", "--png", "x.png"), ("--png draws the schedule",)),
         (("--schedule",), ("parallel.pipe is 1", "no pipeline", "parallel.pipe 2 or more")),
         (("--schedule", "--png"), ("--png needs a value: --png FILE.png",)),
         (("--png", "--schedule"), ("--png needs a value: --png FILE.png",)),
@@ -72,6 +78,69 @@ def test_refusals(plan, tmp_path, arguments, fragments):
     for fragment in fragments:
         assert fragment in err
     assert not list(tmp_path.iterdir())
+
+
+SMALL = (
+    *("--data.tokenizer", "byte", "--model.num-layers", "4", "--model.num-heads", "4"),
+    *("--model.embed-dim", "64", "--train.global-batch-size", "16"),
+)
+CLUSTER = """
+nodes: 2
+devices_per_node: 2
+device_memory: 1e9
+peak_flops: {float32: 1e12}
+memory_bandwidth: 1e11
+inside_node: {bandwidth: 1e10, latency: 1e-5}
+between_nodes: {bandwidth: 1e9, latency: 5e-5}
+price_per_hour: 3.6
+"""
+
+
+def test_ranks_explains_and_saves_a_recipe(plan, tmp_path):
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    spec = ("--cluster-spec", "./c.yaml", *SMALL)
+    code, out, err = plan(*spec, "--top", "3", "--explain", "--write", "r.yaml")
+    assert (code, err) == (0, "")
+    assert "c: 2 node(s) x 2 device(s)" in out
+    assert "is the fastest that fits" in out
+    assert "saved r.yaml" in out
+    code, out, _ = plan(*spec, "--top", "1", "--json")
+    [best] = json.loads(out)
+    recipe = load_config(tmp_path / "r.yaml")
+    assert dataclasses.asdict(recipe.parallel) == best["parallel"]
+    assert (recipe.cluster.num_workers, recipe.cluster.devices_per_worker) == (2, 2)
+    assert recipe.model.embed_dim == 64
+    assert best["step_seconds"]["total"] > 0
+    assert best["memory_bytes"]["total"] < 1e9
+    code, _, err = plan(*spec, "--write", "r.yaml")
+    assert code == 2
+    assert "--write r.yaml: the file exists and is kept" in err
+
+
+def test_nothing_fits(plan, tmp_path):
+    (tmp_path / "c.yaml").write_text(CLUSTER.replace("1e9", "1e5", 1))
+    code, out, err = plan("--cluster-spec", "./c.yaml", *SMALL, "--explain", "--write", "r.yaml")
+    assert code == 2
+    assert "Nothing fits. The nearest" in out
+    assert "no plan fits, so there is none to save" in err
+    code, _, err = plan("--cluster-spec", "./c.yaml", *SMALL)
+    assert code == 1
+    assert "no plan fits the memory of c" in err
+
+
+@pytest.mark.slow
+def test_the_first_is_compiled_and_compared(tmp_path):
+    """In a new process, which makes its own devices."""
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    wide = (*SMALL, "--model.embed-dim", "128", "--model.seq-length", "128")
+    command = [sys.executable, "-m", "minigpt", "plan", "--cluster-spec", "./c.yaml", *wide]
+    done = subprocess.run(
+        [*command, "--check"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "state: planned" in done.stdout
+    assert "equal" in done.stdout
+    assert "DIFFERENT" not in done.stdout
 
 
 def test_loads_neither_jax_nor_matplotlib_to_print():

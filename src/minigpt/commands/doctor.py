@@ -31,9 +31,12 @@ def run(arguments: list[str]) -> None:
         rest,
         prog="minigpt doctor",
         description="Check this machine, or with --cluster.num-workers the cluster, before a run. "
-        "--json prints JSON. --write FILE.yaml writes what was measured of the hardware.",
+        "--json prints JSON. --write FILE.yaml writes what was measured, for minigpt plan "
+        "--cluster-spec FILE.yaml.",
     )
-    from minigpt.doctor.judge import hardware, judge, write_hardware
+    from minigpt.doctor.hardware import hardware
+    from minigpt.doctor.judge import judge
+    from minigpt.plan.clusters import write_cluster
     from minigpt.train.console import make_console
 
     # What is said on the way, by Ray too, is not part of the result.
@@ -41,11 +44,13 @@ def run(arguments: list[str]) -> None:
         findings = _examine(config, make_console(stderr=True))
     checks, measured = judge(config, findings), hardware(config, findings)
     if as_json:
-        print(json.dumps({"checks": [asdict(c) for c in checks], "hardware": measured}, indent=2))
+        cluster = None if measured is None else asdict(measured)
+        print(json.dumps({"checks": [asdict(c) for c in checks], "hardware": cluster}, indent=2))
     else:
         _show(checks, make_console())
-    for file in files:
-        write_hardware(Path(file), measured)
+    if measured is not None:
+        for file in files:
+            write_cluster(measured, Path(file), said="Measured by `minigpt doctor`.")
     if failed := [check.name for check in checks if check.level == "error"]:
         raise MiniGPTError(f"{len(failed)} check(s) found an error: {', '.join(failed)}")
 

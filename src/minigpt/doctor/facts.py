@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 import minigpt
-from minigpt.bench import matmul_flops_per_second
+from minigpt.bench import elementwise_bytes_per_second, matmul_flops_per_second
 from minigpt.doctor.links import Link
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ray", "numpy")
@@ -70,6 +70,8 @@ class DeviceFacts:
     """Version and file of the cuDNN that is loaded."""
     matrix_flops: float | None = None
     """FLOP/s of a matrix product in ``train.compute_dtype`` on the first device."""
+    memory_bandwidth: float | None = None
+    """Bytes/s of an operation on each element, on the first device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +158,7 @@ def device_facts(compute_dtype: str) -> DeviceFacts:
         memory_bytes=limit if devices[0].platform != "cpu" else None,
         cudnn=_cudnn() if gpu else None,
         matrix_flops=max(matmul_flops_per_second(compute_dtype).values()),
+        memory_bandwidth=elementwise_bytes_per_second(),
     )
 
 

@@ -1,17 +1,12 @@
-"""From all findings to the doctor's lines, and to a file for whoever plans a run."""
+"""From all findings to the doctor's lines."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
-import yaml
 
 from minigpt.config import Config
 from minigpt.data.tokenizer import load_tokenizer
 from minigpt.doctor import checks, cluster_checks
 from minigpt.doctor.checks import Check
 from minigpt.doctor.facts import Findings
-from minigpt.errors import ConfigError
 from minigpt.model.flops import num_parameters
 
 
@@ -66,51 +61,3 @@ def _of_devices(config: Config, findings: Findings) -> Iterator[Check]:
         yield Check("mesh", "error", findings.mesh_failure)
     for link in findings.links:
         yield cluster_checks.link(link)
-
-
-def hardware(config: Config, findings: Findings) -> dict[str, Any]:
-    """What was measured of the hardware, for whoever plans a run.
-
-    Returns:
-        ``name``: the kind of device, or of processor; ``devices``: how many, in all workers;
-        ``matrix_flops``: by dtype, FLOP/s of a matrix product on one device (the slowest worker's);
-        ``links``: by axis of the mesh, ``devices`` along it, whether it goes ``across_workers``,
-        ``bandwidth`` in bytes/s (2 (n - 1) / n x the bytes of a message / seconds of its
-        all-reduce) and ``latency`` in seconds. Axes of one device are left out.
-    """
-    devices = findings.devices
-    on_cpu = bool(devices) and devices[0].platform == "cpu"
-    rates = [facts.matrix_flops for facts in devices if facts.matrix_flops]
-    return {
-        "name": findings.workers[0].processor if on_cpu else devices[0].kind if devices else None,
-        "devices": sum(facts.count for facts in devices),
-        "matrix_flops": {config.train.compute_dtype: min(rates)} if rates else {},
-        "links": {
-            link.axis: {
-                "devices": link.size,
-                "across_workers": link.across_processes,
-                "bandwidth": link.bandwidth_bytes_per_second,
-                "latency": link.latency_seconds,
-            }
-            for link in findings.links
-        },
-    }
-
-
-def write_hardware(file: Path, measured: dict[str, Any]) -> None:
-    """Write ``hardware`` as YAML.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        file.write_text(
-            "# Measured by `minigpt doctor`; rates in 1/s, bytes and seconds.\n"
-            + yaml.safe_dump(measured, sort_keys=False),
-            encoding="utf-8",
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"--write {str(file)!r} cannot be written ({error.strerror}); use a file in a folder "
-            "that exists"
-        ) from error

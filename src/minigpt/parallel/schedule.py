@@ -12,6 +12,7 @@ Plain Python: a schedule can be drawn, counted and tested without a device.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 Kind = Literal["1f1b", "gpipe"]
@@ -95,11 +96,13 @@ class Schedule:
         time = self.num_forward_ticks + 2 * (self.num_ticks - self.first_backward_tick)
         return 1 - 3 * self.interleave * self.num_microbatches / time
 
-    @property
+    @cached_property
     def num_slots(self) -> int:
-        """Most inputs that wait on one stage at the same time."""
-        return 1 + max(
-            work.forward.slot for works in self.ticks for work in works if work.forward is not None
+        """Most inputs that wait on one stage, the first, at the same time."""
+        through = [0, *accumulate(self._place(i) is not None for i in range(self._places))]
+        behind = self.first_backward_tick + self.num_stages - 1
+        return max(
+            through[tick + 1] - through[max(0, tick - behind)] for tick in range(self._places)
         )
 
     @cached_property

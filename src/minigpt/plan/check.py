@@ -55,13 +55,15 @@ def check(config: Config, vocab_size: int) -> Checked:
     padded = model_spec(config, vocab_size).padded_vocab_size
     step = compile_step(config, vocab_size)
     analysis = step.memory_analysis()
+    program = step.as_text()
     assert analysis is not None, "every backend of jax 0.11 to 0.12 has it"
+    assert program is not None, "as above"
     return Checked(
         memory=step_memory(config, shape, padded),
         argument_bytes=analysis.argument_size_in_bytes,
         temporary_bytes=analysis.temp_size_in_bytes,
         traffic=step_traffic(config, shape, padded),
-        found=collectives(step.as_text(), shape, condition_holds=parallel.microbatches),
+        found=collectives(program, shape, condition_holds=parallel.microbatches),
     )
 
 

@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from minigpt.config_file import from_mapping, read_yaml
 from minigpt.config_rules import at_least, require
 from minigpt.errors import ConfigError
@@ -50,15 +52,18 @@ class Cluster:
     """cpu, cuda or tpu."""
     device_memory: float
     """Bytes of one device that a program can use."""
-    peak_flops: Rates
+    peak_flops: Rates = field(default_factory=Rates)
     """The data sheet's dense FLOP/s of one device: what MFU is counted against."""
     matrix_flops: Rates = field(default_factory=Rates)
     """Measured FLOP/s of a large matrix product on one device; null: REACHABLE x the peak."""
     memory_bandwidth: float
-    """Bytes/s of one device's memory."""
-    inside_node: Link
+    """Bytes/s of one device's memory, read and written by operations on each element."""
+    inside_node: Link | None = None
+    """Null where each node has one device."""
     between_nodes: Link | None = None
     """Null where there is one node."""
+    operation_seconds: float = 4e-6
+    """Seconds to start one operation (a kernel)."""
     price_per_hour: float | None = None
     """Of one node."""
     price_date: str | None = None
@@ -79,6 +84,11 @@ class Cluster:
         require(
             self.nodes == 1 or self.between_nodes is not None,
             f"between_nodes is missing: {self.nodes} nodes need its bandwidth and latency",
+        )
+        require(
+            self.devices_per_node == 1 or self.inside_node is not None,
+            f"inside_node is missing: {self.devices_per_node} devices of a node need its bandwidth "
+            "and latency",
         )
         rates = (*dataclasses.astuple(self.peak_flops), *dataclasses.astuple(self.matrix_flops))
         require(
@@ -201,3 +211,20 @@ def _from_file(file: Path) -> Cluster:
     base = mapping.pop("base", None)
     preset = None if base is None else load_cluster(str(base))
     return from_mapping(Cluster, {"name": file.stem, **mapping}, base=preset, source=str(file))
+
+
+def write_cluster(cluster: Cluster, file: Path, *, said: str) -> None:
+    """Write a cluster that was measured as a file for ``load_cluster``.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    values = dataclasses.asdict(cluster)
+    text = f"# {said} Rates in 1/s, bytes and seconds.\n{yaml.safe_dump(values, sort_keys=False)}"
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--write {str(file)!r} cannot be written ({error.strerror}); use a file in a folder "
+            "that exists"
+        ) from error

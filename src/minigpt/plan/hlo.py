@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from minigpt.errors import MiniGPTError
 
-AXES = ("pipe", "data", "model")
+AXES: tuple[str, ...] = ("pipe", "data", "model")
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
 _ITEM_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "pred": 1, "s8": 1, "u8": 1}

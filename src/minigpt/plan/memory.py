@@ -10,15 +10,15 @@ Notation: a microbatch of ``R`` rows of ``T`` positions on one device, ``E`` wid
 """
 
 from dataclasses import dataclass, fields
-from functools import lru_cache
 
 from minigpt.config import Config
 from minigpt.parallel.schedule import Schedule
 from minigpt.plan.counts import held_parameters
 
 _FLOAT32 = 4
-_BLOCK = 128
-_MAX_CHUNK = 2560
+BLOCK = 128
+MAX_CHUNK = 2560
+"""As in ``model.attention`` and ``model.loss``, which would load jax."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) 
     if pipe > 1:
         schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
         heads = parallel.microbatches if parallel.schedule == "gpipe" else 1
-        waiting = (_num_slots(schedule) + heads + 2) * micro.input
+        waiting = (schedule.num_slots + heads + 2) * micro.input
         gradients = held.total + held.layers // parallel.interleave
     return Memory(
         parameters=_FLOAT32 * held.total,
@@ -85,11 +85,6 @@ def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) 
         logits=logits,
         buffers=max(0, layer - logits) + waiting + _FLOAT32 * rows * (config.model.seq_length + 2),
     )
-
-
-@lru_cache(maxsize=4096)
-def _num_slots(schedule: Schedule) -> int:
-    return schedule.num_slots
 
 
 class _Microbatch:
@@ -112,24 +107,24 @@ class _Microbatch:
         self.kept = (
             self.kept_by_attention + (_FLOAT32 + item) * own + 2 * item * wide + dropout * own
         )
-        self.mlp = round((7.5 if item == _FLOAT32 else 5) * _FLOAT32 * own + 5 * item * wide)
+        self.mlp = round((3.5 if item == _FLOAT32 else 3) * _FLOAT32 * own + 6 * item * wide)
         if dropout:
             worked = 7.25 * _FLOAT32 * scores * model.seq_length
         elif gpu and item < _FLOAT32:
             worked = 0.0  # cuDNN's attention never holds scores
         else:
             worked = 2.1 * _FLOAT32 * scores * _scores_per_query(model.seq_length)
-        of_split = (15 if item == _FLOAT32 else 9) * _FLOAT32 * split
-        of_own = (8 if item == _FLOAT32 else 5) * _FLOAT32 * own
+        of_split = (20 if item == _FLOAT32 else 12) * _FLOAT32 * split
+        of_own = (3 if item == _FLOAT32 else 2) * _FLOAT32 * own
         self.attention = round(of_split + of_own + worked)
         self.layer = max(self.mlp, self.attention)
-        chunk = next(c for c in range(min(held_vocab, _MAX_CHUNK), 0, -1) if held_vocab % c == 0)
+        chunk = next(c for c in range(min(held_vocab, MAX_CHUNK), 0, -1) if held_vocab % c == 0)
         self.logits = 3 * _FLOAT32 * rows * model.seq_length * chunk + 4 * item * own
 
 
 def _scores_per_query(seq: int) -> float:
     """Keys of a query's block, added up over the blocks, as blocks are computed side by side."""
     return (
-        sum(min(start + _BLOCK, seq) * min(_BLOCK, seq - start) for start in range(0, seq, _BLOCK))
+        sum(min(start + BLOCK, seq) * min(BLOCK, seq - start) for start in range(0, seq, BLOCK))
         / seq
     )

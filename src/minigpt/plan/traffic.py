@@ -13,7 +13,7 @@ from minigpt.parallel.schedule import Schedule
 from minigpt.plan.counts import Held, held_parameters
 from minigpt.plan.hlo import AXES, Collective
 
-_VOCAB_AXES = ("pipe", "model")
+_VOCAB_AXES: tuple[str, ...] = ("pipe", "model")
 _FLOAT32 = 4
 
 
@@ -116,10 +116,12 @@ class _Traffic:
     def optimizer(self, held: Held) -> None:
         """The norm of the whole gradient; with ZeRO the parameters of all groups."""
         tables = 1 if self.config.model.tie_embeddings else 2
-        by_axes = Counter({("model",): held.num_split, ("pipe",): held.num_parameters})
-        by_axes[_VOCAB_AXES] += tables
         sums: Counter[tuple[str, ...]] = Counter()
-        for axes, number in by_axes.items():
+        for axes, number in (
+            (("model",), held.num_split),
+            (("pipe",), held.num_parameters),
+            (_VOCAB_AXES, tables),
+        ):
             sums[tuple(axis for axis in axes if self.sizes[axis] > 1)] += number
         for axes, number in sums.items():
             self.add("all-reduce", axes, _FLOAT32 * number, 1)

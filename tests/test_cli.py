@@ -18,7 +18,7 @@ from minigpt.errors import (
 
 # Scripts and recipes rely on these: removing or renaming one is a breaking change.
 TRAIN_OPTIONS = """
-    run.name run.directory run.resume
+    run.name run.directory run.resume run.wandb-project
     data.path data.tokenizer data.max-stories data.val-fraction data.shuffle data.no-shuffle
     data.layout
     model.num-layers model.num-heads model.embed-dim model.mlp-dim model.seq-length model.dropout

@@ -120,6 +120,8 @@ class WorkerTask:
     config: Config
     store_directory: Path
     terminal: Any
+    launched: float
+    """When the driver began, in seconds since 1970."""
 
 
 def train_worker(task: dict[str, Any]) -> FitResult | MiniGPTError:
@@ -153,6 +155,8 @@ def _train(task: WorkerTask) -> FitResult | MiniGPTError:
         signals=signals,
         say=say,
         views=lambda start_step: [TerminalSink(task.terminal, start_step)],
+        launcher="ray",
+        launched=task.launched,
         reporter=reporter,
         beat=watchdog.beat,
     )

@@ -40,12 +40,13 @@ def test_an_attempt_has_a_start_events_and_an_end(tmp_path):
     ],
 )
 def test_an_error_is_the_reason_and_goes_on(tmp_path, error, reason):
-    with (
-        pytest.raises(type(error), match="why"),
-        EventLog(tmp_path, launcher="local", launched=0.0) as events,
-    ):
-        events.ends_with("steps")
-        raise error
+    def attempt():
+        with EventLog(tmp_path, launcher="local", launched=0.0) as events:
+            events.ends_with("steps")
+            raise error
+
+    with pytest.raises(type(error), match="why"):
+        attempt()
     assert read(tmp_path)[-1]["reason"] == reason
 
 

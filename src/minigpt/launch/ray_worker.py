@@ -20,7 +20,7 @@ from minigpt.data.store import TokenStore
 from minigpt.errors import ConfigError, DataError, InterruptedRunError, MiniGPTError, NonFiniteError
 from minigpt.launch.training import Surroundings, train_in_process
 from minigpt.train.loop import FitResult
-from minigpt.train.metrics import Record
+from minigpt.train.record import Record
 from minigpt.train.signals import StopSignals
 
 _POLL_SECONDS = 0.5

@@ -13,7 +13,8 @@ from minigpt.data.batches import Batch, BatchSource
 from minigpt.errors import InterruptedRunError, NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.events import EventLog
-from minigpt.train.metrics import Record, Sink, StepTimer, Stopwatch
+from minigpt.train.metrics import Sink, StepTimer, Stopwatch
+from minigpt.train.record import Record
 from minigpt.train.signals import Agreement
 from minigpt.train.state import Params, TrainState
 from minigpt.train.step import HostMetrics, StepMetrics

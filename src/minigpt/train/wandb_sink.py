@@ -9,7 +9,7 @@ from typing import Any
 
 from minigpt.config import Config
 from minigpt.errors import ConfigError
-from minigpt.train.metrics import Record
+from minigpt.train.record import Record
 
 _ID_FILE = "wandb-id"
 

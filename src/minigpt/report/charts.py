@@ -60,7 +60,7 @@ def run_charts(run: Run) -> list[Chart]:
             key=key, title=title, x_label="step", y_label=y_label, curves=drawn, marks=restarts
         )
 
-    loss = "loss (nats per token)"
+    loss = "nats per token"
     return [
         Chart(
             key="loss",
@@ -84,12 +84,12 @@ def run_charts(run: Run) -> list[Chart]:
             ("tokens per second", lambda record: record.tokens_per_second),
         ),
         against_steps(
-            "learning-rate", "Learning rate", "learning rate", ("rate", lambda r: r.learning_rate)
+            "learning-rate", "Learning rate", "per step", ("rate", lambda r: r.learning_rate)
         ),
         against_steps(
             "gradient-norm",
-            "Gradient norm, before clipping",
-            "norm",
+            "Gradient norm",
+            "before clipping",
             ("norm", lambda record: record.grad_norm),
         ),
         against_steps(

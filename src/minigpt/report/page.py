@@ -49,7 +49,8 @@ def write_report(directory: Path, file: Path | None = None) -> Path:
 def page(run: Run) -> str:
     """The page as text."""
     charts = "".join(
-        f'<div class="card"><h3>{escape(chart.title)}</h3>{svg(chart)}</div>'
+        f'<div class="card"><h3>{escape(chart.title)} <span class="soft">'
+        f"{escape(chart.y_label)}</span></h3>{svg(chart)}</div>"
         for chart in run_charts(run)
     )
     split = time_split(run)

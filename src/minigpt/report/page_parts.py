@@ -104,16 +104,16 @@ def attempts_table(run: Run) -> str:
     lines = "".join(
         _row(
             str(number),
+            _end(attempt),
             datetime.fromtimestamp(attempt.begin, UTC).strftime("%Y-%m-%d %H:%M:%S"),
             attempt.launcher,
             str(attempt.ready.step) if attempt.ready else "-",
             str(attempt.last_step),
             duration(attempt.seconds),
-            _end(attempt),
         )
         for number, attempt in enumerate(run.attempts, 1)
     )
-    heads = ("", "began (UTC)", "launcher", "from step", "to step", "lasted", "how it ended")
+    heads = ("", "how it ended", "began (UTC)", "launcher", "from step", "to step", "lasted")
     return table(heads, lines)
 
 
@@ -137,9 +137,16 @@ def memory(run: Run) -> str:
     if not compiled:
         return '<p class="empty">not known: the compiled step was not recorded</p>'
     held, temporary = (compiled[-1].number(name) for name in ("argument_bytes", "temporary_bytes"))
-    lines = _row("parameters, optimizer state and batch", size(held))
-    lines += _row("gradients, activations and buffers while a step runs", size(temporary))
-    return f"<table><tbody>{lines}{_row('together', size(held + temporary))}</tbody></table>"
+    parts = {
+        "parameters, optimizer state and batch": held,
+        "gradients, activations and buffers while a step runs": temporary,
+        "together": held + temporary,
+    }
+    lines = "".join(
+        f'<tr><td>{name}</td><td class="number">{size(part)}</td></tr>'
+        for name, part in parts.items()
+    )
+    return f"<table><tbody>{lines}</tbody></table>"
 
 
 def samples(run: Run) -> str:
@@ -157,10 +164,13 @@ def samples(run: Run) -> str:
 
 
 def _texts(found: Sequence[Sample]) -> str:
+    texts: dict[int, str] = {}
+    for sample in found:
+        text = f'<p class="text"><b>{escape(sample.prompt)}</b>{escape(sample.text)}</p>'
+        texts[sample.step] = texts.get(sample.step, "") + text
     cards = "".join(
-        f'<div class="card"><h3 class="soft">after step {sample.step}</h3>'
-        f'<p class="text"><b>{escape(sample.prompt)}</b>{escape(sample.text)}</p></div>'
-        for sample in found
+        f'<div class="card"><h3 class="soft">after step {step}</h3>{text}</div>'
+        for step, text in texts.items()
     )
     return f'<div class="samples">{cards}</div>'
 

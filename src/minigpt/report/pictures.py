@@ -28,9 +28,9 @@ def mesh_picture(config: Config, facts: Mapping[str, Any]) -> str:
         for stage in range(pipe)
     ]
     several = int(facts.get("num_processes", 1)) > 1
-    meaning = "process:device in it" if several else "device"
+    meaning = "a device (process:number in it)" if several else "a device"
     return (
-        f"<p>{pipe} pipe x {data} data x {model} model; a box is a device ({meaning}), a line "
+        f"<p>{pipe} pipe x {data} data x {model} model; a box is {meaning}, a line "
         f'is a data-parallel group.</p><div class="mesh">{"".join(panels)}</div>'
     )
 
@@ -44,7 +44,7 @@ def _stage(config: Config, stage: int, mesh: tuple[int, int, int], names: Sequen
     layers = ", ".join(
         f"{first}-{first + per_chunk - 1}" if per_chunk > 1 else str(first) for first in firsts
     )
-    title = f"stage {stage}: layers {layers}" if pipe > 1 else f"layers {layers}"
+    title = f"stage {stage}: layers {layers}" if pipe > 1 else "all layers"
     lines = [
         f'<tr><th scope="row">rows {row * batch // data}-{(row + 1) * batch // data - 1}</th>'
         + "".join(

@@ -13,7 +13,7 @@ from minigpt.report.charts import Chart
 
 _DPI = 130
 _COLOURS = ("#0b63b0", "#c25700", "#1d7f4e", "#8a3fa8", "#b58900", "#c62f2f", "#4a5760", "#00828a")
-_LINES = ("-", "--", ":", "-.")  # of the palette's second round and on
+_LINES = ("-", "--", ":", "-.")  # curves that lie on each other are both seen
 
 
 def save_each(charts: Sequence[Chart], folder: Path) -> list[Path]:
@@ -61,7 +61,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
             xs,
             ys,
             color=_COLOURS[curve.colour % len(_COLOURS)],
-            linestyle=_LINES[curve.colour // len(_COLOURS) % len(_LINES)],
+            linestyle=_LINES[curve.colour % len(_LINES)],
             linewidth=1.4,
             marker="o" if curve.dots or len(curve.points) == 1 else None,
             markersize=3,

@@ -29,8 +29,9 @@ def status(run: Run) -> str:
         return escape(f"At step {run.step} of {run.config.train.steps}; how it ended is not known.")
     last = run.attempts[-1]
     good = last.reason in ("steps", "target_loss")
+    end = _end(last)
     return (
-        f'<span class="{"" if good else "warn"}">{escape(_end(last).capitalize())}</span> '
+        f'<span class="{"" if good else "warn"}">{escape(end[0].upper() + end[1:])}</span> '
         f"(step {run.step} of {run.config.train.steps})."
     )
 

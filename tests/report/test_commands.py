@@ -28,7 +28,7 @@ def minigpt(monkeypatch, capsys, tmp_path):
         "two",
         records=usual_records((6.0, 3.0, 2.5)),
         parallel={"zero": 1},
-        samples=[(20, "Once", "[bold] a\nlong one"), (20, "Other", " words")],
+        samples=[(20, "Once", "[bold] a\nlong \x1b[31mone"), (20, "Other", " words")],
     )
     return run
 
@@ -86,7 +86,7 @@ def test_compare_prints_tables(minigpt, tmp_path):
         "mesh (pipe x data x model) 2 x 1 x 2 2 x 1 x 2",
         "parallel.zero 0 1",
         "Once text 20 [bold] a",
-        "long one",
+        "long \ufffd[31mone",
         "One day text 20 -",
         "Other - words",
         "saved c.png",

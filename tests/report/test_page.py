@@ -201,6 +201,11 @@ def test_the_report_is_written_into_the_run_or_elsewhere(tmp_path):
     assert not list(path.glob("*.tmp"))
 
 
+def test_half_characters_do_not_keep_the_page_from_being_written(tmp_path):
+    path = write_run(tmp_path, samples=[(1, "Once", "half \ud83d a smile")])
+    assert "half ? a smile" in write_report(path).read_text(encoding="utf-8")
+
+
 def test_refusals(tmp_path):
     with pytest.raises(CheckpointError, match="is not a run directory"):
         write_report(tmp_path / "none")

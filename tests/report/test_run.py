@@ -38,6 +38,8 @@ def test_a_run_of_before_there_were_events(tmp_path):
         b'{"step": "7", "split": "train", "loss": 1.0}',
         b'{"step": 7, "split": "test", "loss": 1.0}',
         b'{"step": 7, "split": "train"}',
+        b'{"step": 7, "split": "train", "loss": NaN}',
+        b'{"step": 7, "split": "train", "loss": 1.0, "grad_norm": [1]}',
         b"[7]",
         b"null",
     ],

@@ -36,8 +36,13 @@ def samples_table(comparison: Comparison) -> Table:
             next((s.text for s in side.last_samples if s.prompt == prompt), _UNKNOWN)
             for side in sides
         )
-        table.add_row(Text(prompt), *map(Text, texts))
+        table.add_row(*(Text(_printable(text)) for text in (prompt, *texts)))
     return table
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal would take for a command."""
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
 
 
 def _empty_table(comparison: Comparison, first: str = "", *, show_lines: bool = False) -> Table:

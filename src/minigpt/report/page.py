@@ -36,7 +36,7 @@ def write_report(directory: Path, file: Path | None = None) -> Path:
     text = page(read_run(directory))
     temporary = target.with_name(target.name + ".tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(target)
     except OSError as error:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Reads a run directory; a line that a killed process left unfinished is passed over."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -178,8 +179,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _record(line: dict[str, Any]) -> Record | None:
     known = {field.name: line.get(field.name) for field in fields(Record)}
-    numbers = {name: value for name, value in known.items() if name != "split"}
-    if not all(value is None or type(value) in (int, float) for value in numbers.values()):
+    numbers = [value for name, value in known.items() if name != "split" and value is not None]
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in numbers):
         return None
     if known["split"] not in ("train", "val") or known["loss"] is None or known["step"] is None:
         return None

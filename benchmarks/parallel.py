@@ -21,11 +21,11 @@ from minigpt.config import Config, ModelConfig, ParallelConfig, TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.parallel.schedule import Schedule
 from minigpt.parallel.sharding import BATCH
+from minigpt.plan.check import compile_step
 from minigpt.plan.hlo import collectives
-from minigpt.plan.traffic import gradient_traffic
-from minigpt.train.gradients import ParallelModel
+from minigpt.plan.traffic import step_traffic
 from minigpt.train.optimizer import make_optimizer
-from minigpt.train.state import StateLayout, init_state, model_spec, state_shapes
+from minigpt.train.state import StateLayout, init_state, model_spec
 from minigpt.train.step import make_train_step
 
 VOCAB = 50257
@@ -46,30 +46,10 @@ def config_of(
     return Config(model=model, parallel=mesh, train=TrainConfig(global_batch_size=rows))
 
 
-def _shapes(config: Config, layout: StateLayout) -> tuple[Any, Batch]:
-    """State and batch as shapes with shardings."""
-    optimizer = make_optimizer(config.optimizer, config.train.steps)
-    spec = model_spec(config, VOCAB)
-    shapes = state_shapes(spec, optimizer, layout)
-    state = jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        shapes,
-        layout.shardings(shapes),
-    )
-    rows, row = config.train.global_batch_size, config.model.seq_length + 1
-    sharding = NamedSharding(layout.mesh, BATCH)
-    return state, Batch(
-        jax.ShapeDtypeStruct((rows, row), jnp.int32, sharding=sharding),
-        jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding),
-    )
-
-
-def _compiled_step(config: Config) -> tuple[jax.stages.Compiled, float]:
-    layout = StateLayout.of(config.parallel)
-    state, batch = _shapes(config, layout)
-    started = time.perf_counter()
-    step = make_train_step(config, model_spec(config, VOCAB), layout).lower(state, batch).compile()
-    return step, time.perf_counter() - started
+def _memory(config: Config) -> Any:  # noqa: ANN401 - XLA's analysis
+    analysis = compile_step(config, VOCAB).memory_analysis()
+    assert analysis is not None
+    return analysis
 
 
 def activations() -> dict[str, dict[int, float]]:
@@ -85,29 +65,19 @@ def activations() -> dict[str, dict[int, float]]:
         found[name] = {}
         for m in (4, 8, 16, 32):
             config = config_of((4, 1, 1), SMALL, 2 * m, microbatches=m, **parallel)
-            memory = _compiled_step(config)[0].memory_analysis()
-            assert memory is not None
-            found[name][m] = memory.temp_size_in_bytes / 2**20
+            found[name][m] = _memory(config).temp_size_in_bytes / 2**20
     return found
 
 
 def traffic() -> dict[str, Any]:
-    """Collectives of one step's gradients, counted in the program and by formula."""
+    """Collectives of one step, counted in the program and by formula."""
     found: dict[str, Any] = {}
     for shape in MESHES[1:]:
-        config = config_of(
-            shape, SMALL, 16, microbatches=8 if shape[0] == 8 else 4 // shape[1] or 1
-        )
-        layout = StateLayout.of(config.parallel)
-        spec = model_spec(config, VOCAB)
-        state, batch = _shapes(config, layout)
-        lowered = jax.jit(ParallelModel(config, spec, layout).gradients).lower(
-            state.params, batch, state.step
-        )
-        counts = collectives(
-            lowered.compile().as_text(), condition_holds=config.parallel.microbatches
-        )
-        expected = gradient_traffic(config, shape, spec.padded_vocab_size)
+        microbatches = 8 if shape[0] == 8 else 4 // shape[1] or 1
+        config = config_of(shape, SMALL, 16, microbatches=microbatches)
+        program = compile_step(config, VOCAB).as_text()
+        counts = collectives(program, shape, condition_holds=microbatches)
+        expected = step_traffic(config, shape, model_spec(config, VOCAB).padded_vocab_size)
         found[_name(shape)] = {
             "equals the formula": counts == expected,
             "collectives": {
@@ -138,7 +108,9 @@ def compile_time() -> dict[str, float]:
     found: dict[str, float] = {}
     for layers in (4, 24):
         config = config_of((2, 2, 2), replace(SMALL, num_layers=layers), 16, microbatches=4)
-        found[f"{layers} layers"] = _compiled_step(config)[1]
+        started = time.perf_counter()
+        compile_step(config, VOCAB)
+        found[f"{layers} layers"] = time.perf_counter() - started
     return found
 
 
@@ -159,8 +131,7 @@ def memory() -> dict[str, Any]:
     for shape, zero in (*((shape, 0) for shape in MESHES), ((1, 8, 1), 1)):
         microbatches = {1: 1, 2: 4, 8: 8}[shape[0]]
         config = config_of(shape, LARGE, 8, microbatches=microbatches, zero=zero)
-        analysis = _compiled_step(config)[0].memory_analysis()
-        assert analysis is not None
+        analysis = _memory(config)
         found[_name(shape) + (", zero 1" if zero else "")] = {
             "arguments_mib": analysis.argument_size_in_bytes / 2**20,
             "temporaries_mib": analysis.temp_size_in_bytes / 2**20,

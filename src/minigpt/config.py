@@ -26,7 +26,8 @@ class RunConfig:
     name: str = "mini"
     """Name of the run: its files are under DIRECTORY/NAME."""
     directory: str = "runs"
-    """Folder of all runs; tokenised corpora are kept in its .tokens folder."""
+    """Folder of all runs; tokenised corpora are kept in its .tokens folder, compiled programs in
+    .compiled."""
     resume: Literal["auto", "never", "must"] = "auto"
     """auto: continue from the newest checkpoint if there is one; never: refuse a run that has
     checkpoints; must: refuse a run that has none."""

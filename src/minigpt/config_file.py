@@ -65,41 +65,78 @@ def config_from_mapping(mapping: Mapping[str, Any], *, base: Config, source: str
     Raises:
         ConfigError: a field is unknown or has the wrong type; ``source`` is named.
     """
-    return typing.cast("Config", _replace(base, mapping, "", source))
+    return from_mapping(Config, mapping, base=base, source=source)
 
 
-def _replace(base: Any, mapping: Mapping[str, Any], prefix: str, source: str) -> Any:  # noqa: ANN401 - any group
-    hints = typing.get_type_hints(type(base))
-    changes: dict[str, Any] = {}
-    for name, value in mapping.items():
-        path = f"{prefix}{name}"
-        if name not in hints:
-            raise ConfigError(f"{source}: unknown field {path!r}{_suggestion(name, hints, prefix)}")
-        current = getattr(base, name)
-        if not dataclasses.is_dataclass(current):
-            changes[name] = _checked(value, hints[name], path, source)
-        elif value is None:  # a group whose fields are all commented out
-            continue
-        elif isinstance(value, dict):
-            group = typing.cast("Mapping[str, Any]", value)
-            changes[name] = _replace(current, group, path + ".", source)
-        else:
-            raise ConfigError(
-                f"{source}: {path!r} is a group of fields, got {value!r}: put "
-                f"{', '.join(typing.get_type_hints(type(current)))} under it"
-            )
-    try:
-        return dataclasses.replace(base, **changes)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
+def from_mapping[T](cls: type[T], mapping: Mapping[str, Any], *, base: T | None, source: str) -> T:
+    """A dataclass of ``base``'s fields (none: its own defaults), with those ``mapping`` names.
+
+    Raises:
+        ConfigError: a field is unknown, missing or has the wrong type; ``source`` is named.
+    """
+    return typing.cast("T", _Reader(cls, source).read(cls, mapping, base, ""))
 
 
-def _suggestion(name: str, hints: Mapping[str, Any], prefix: str) -> str:
+class _Reader:
+    """Reads one mapping into dataclasses; ``root`` is the outermost."""
+
+    def __init__(self, root: type, source: str) -> None:
+        self._root, self._source = root, source
+
+    def read(self, cls: type, mapping: Mapping[str, Any], base: object, prefix: str) -> object:
+        hints = typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for name, value in mapping.items():
+            path = f"{prefix}{name}"
+            if name not in hints:
+                suggestion = _suggestion(name, hints, prefix, self._root)
+                raise ConfigError(f"{self._source}: unknown field {path!r}{suggestion}")
+            group = next((o for o in _options(hints[name]) if dataclasses.is_dataclass(o)), None)
+            if group is None:
+                values[name] = _checked(value, hints[name], path, self._source)
+            elif isinstance(value, dict):
+                below = typing.cast("Mapping[str, Any]", value)
+                current = getattr(base, name, None)
+                values[name] = self.read(typing.cast("type", group), below, current, path + ".")
+            elif value is not None:  # null: a group whose fields are all commented out
+                raise ConfigError(
+                    f"{self._source}: {path!r} is a group of fields, got {value!r}: put "
+                    f"{', '.join(typing.get_type_hints(group))} under it"
+                )
+        return self._made(cls, values, base, prefix)
+
+    def _made(self, cls: type, values: dict[str, Any], base: object, prefix: str) -> object:
+        missing = dataclasses.MISSING
+        needed = [
+            prefix + field.name
+            for field in dataclasses.fields(cls)
+            if base is None
+            and field.name not in values
+            and field.default is missing
+            and field.default_factory is missing
+        ]
+        if needed:
+            raise ConfigError(f"{self._source}: missing: {', '.join(needed)}")
+        try:
+            if base is None:
+                return cls(**values)
+            return dataclasses.replace(typing.cast("Any", base), **values)
+        except ConfigError as error:
+            raise ConfigError(f"{self._source}: {error}") from error
+
+
+def _options(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type hint
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def _suggestion(name: str, hints: Mapping[str, Any], prefix: str, root: type) -> str:
     """The nearest valid name: a field of that name elsewhere, else in this group, else near one."""
     everywhere = {
-        field.name: f"{group.name}.{field.name}"
-        for group in dataclasses.fields(Config)
-        for field in dataclasses.fields(typing.get_type_hints(Config)[group.name])
+        field.name: f"{group}.{field.name}"
+        for group, hint in typing.get_type_hints(root).items()
+        for option in _options(hint)
+        if dataclasses.is_dataclass(option)
+        for field in dataclasses.fields(option)
     }
     if name in everywhere:
         return f"; did you mean {everywhere[name]!r}?"
@@ -112,7 +149,7 @@ def _suggestion(name: str, hints: Mapping[str, Any], prefix: str) -> str:
 
 def _checked(value: Any, hint: Any, path: str, source: str) -> Any:  # noqa: ANN401 - any field
     """``value`` if it has the type ``hint``, a number written as text included (1e-3 in YAML)."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    options = _options(hint)
     for option in options:
         if option is types.NoneType and value is None:
             return None

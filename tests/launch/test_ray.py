@@ -34,6 +34,10 @@ TWO_BY_TWO = {
     "parallel": {"pipe": 2, "model": 2, "microbatches": 2},
     "cluster": {"num_workers": 2, "devices_per_worker": 2},
 }
+TWO_BY_ONE = {
+    "parallel": {"model": 2},
+    "cluster": {"num_workers": 2, "devices_per_worker": 1},
+}
 ONE_BY_TWO = {
     "parallel": {"pipe": 1, "model": 2, "microbatches": 1},
     "cluster": {"num_workers": 1, "devices_per_worker": 2},
@@ -128,7 +132,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_killed_worker_costs_no_step_and_changes_no_loss(folder, expected):
-    config = config_in(folder, train={"steps": FEWER_STEPS, "eval_every": 10}, **TWO_BY_TWO)
+    config = config_in(folder, train={"steps": FEWER_STEPS, "eval_every": 10}, **TWO_BY_ONE)
     driver = Driver(config)
     checkpoint = wait_for_step(config, 10)
     os.kill(train_workers(driver.process.pid)[-1], signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""Joins this process to a jax runtime of several processes."""
+"""Sets up jax's runtime in this process: several processes as one, and programs kept on disk."""
+
+from pathlib import Path
 
 import jax
 
@@ -46,3 +48,12 @@ def join_runtime(
             f"process {rank} should be one of {wanted[0]} with {wanted[1]} {wanted[2]} device(s) "
             f"each, but jax has {found[0]} process(es) and {found[1]} {found[2]} device(s) here"
         )
+
+
+def keep_programs(directory: Path) -> None:
+    """Keep what is compiled from here on in a folder, so that a restart does not compile again.
+
+    A folder that the environment chose (JAX_COMPILATION_CACHE_DIR) stays.
+    """
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        jax.config.update("jax_compilation_cache_dir", str(directory))

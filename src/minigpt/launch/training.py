@@ -20,6 +20,7 @@ from minigpt.data.tokenizer import load_tokenizer
 from minigpt.errors import ConfigError, DataError
 from minigpt.generate.sampler import Generator, SamplingConfig
 from minigpt.launch.environment import run_facts
+from minigpt.launch.runtime import keep_programs
 from minigpt.model.flops import num_parameters, train_flops_per_token
 from minigpt.parallel.mesh import make_mesh, mesh_shape, picture
 from minigpt.parallel.rows import global_batch, groups_that_differ, held_rows
@@ -117,9 +118,10 @@ def train_in_process(config: Config, store: TokenStore, surroundings: Surroundin
         MiniGPTError: as ``minigpt.train.loop.fit``.
     """
     directory = RunDirectory.of(config)
-    leads = jax.process_index() == 0
     if config.run.wandb_project is not None:
         load_wandb(config.run.wandb_project)  # in all processes: they refuse together
+    keep_programs(directory.path.parent / ".compiled")
+    leads = jax.process_index() == 0
     layout = _lay_out(config, surroundings.say)
     reporter = surroundings.reporter
     on_saved = reporter.saved if reporter else lambda step, directory: None

@@ -29,6 +29,7 @@ from minigpt.model.attention import attention_with_dropout, causal_attention
 from minigpt.model.dropout import dropout, fold, fold_rows
 from minigpt.model.loss import cross_entropy_sum
 from minigpt.model.peers import ALONE, Peers
+from minigpt.model.pointwise import gelu, normalize
 
 INIT_STD = 0.02
 VOCAB_MULTIPLE = 128
@@ -73,9 +74,7 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "... embed"]) -> Float[Array, "... embed"]:
         """Zero mean and unit variance, then scale and bias."""
-        x = x - x.mean(-1, keepdims=True)
-        variance = jnp.square(x).mean(-1, keepdims=True)
-        return x * jax.lax.rsqrt(variance + 1e-5) * self.scale[...] + self.bias[...]
+        return normalize(x) * self.scale[...] + self.bias[...]
 
 
 class Attention(nnx.Module):
@@ -124,7 +123,7 @@ class MLP(nnx.Module):
             self.down_kernel[...].astype(self.dtype),
         )
         hidden = self.peers.enter("btd,fd->btf", x.astype(self.dtype), up)
-        hidden = jax.nn.gelu(hidden.astype(jnp.float32) + self.up_bias[...], approximate=True)
+        hidden = gelu(hidden, self.up_bias[...])
         out = self.peers.leave("btf,df->btd", hidden.astype(self.dtype), down)
         return out + self.down_bias[...]
 

@@ -4,7 +4,7 @@ All shapes here are those of one device. A device is one stage; ``lax.scan`` wal
 in each the device does the forward and the backward unit that the schedule gives its stage.
 
 Devices must issue their collectives in the same order, or they can wait for each other for ever.
-Independent ones (the two hops, sums inside the stages) have none, so ``_in_order`` gives them one.
+Independent ones (the two hops, sums inside the stages) have none, so ``in_order`` gives them one.
 """
 
 import itertools
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from minigpt.parallel.axes import Axes
+from minigpt.parallel.order import in_order, once
 from minigpt.parallel.schedule import Schedule, Unit
 
 Tree = Any
@@ -86,7 +87,7 @@ def accumulated_gradients(
 
 
 def pipelined_gradients(
-    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, zero: jax.Array
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, zero: jax.Array, one: jax.Array
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
     """Loss sum and gradients of all microbatches; the backward pass recomputes each unit.
 
@@ -96,6 +97,7 @@ def pipelined_gradients(
         layers: this stage's layer parameters, ``[chunks, layers, ...]``.
         rest: all other parameters.
         zero: zeros of what travels between stages, marked as differing where it does.
+        one: 1, in a way that the compiler cannot know.
 
     Returns:
         The loss sum, and the gradients of ``layers`` and ``rest``, float32; those of ``rest`` that
@@ -105,7 +107,10 @@ def pipelined_gradients(
     carry = run.start(zero)
     for first, last in run.phases():
         forward, backward = run.table("forward", first, last), run.table("backward", first, last)
-        carry, _ = lax.scan(run.tick, carry, (forward, backward))
+        if last - first > 1:
+            carry, _ = lax.scan(run.tick, carry, (forward, backward))
+        else:
+            carry = once(run.tick, carry, (forward, backward), one)
     return carry.loss, (carry.layer_gradients, carry.rest_gradients)
 
 
@@ -125,7 +130,7 @@ def pipelined_loss(
             lambda y: jnp.zeros_like(loss),
             y,
         )
-        y, added = _in_order(y, added)
+        y, added = in_order(y, added)
         return (run.hop(y, run.ring), loss + added), None
 
     loss = axes.vary(jnp.zeros(()), "data")
@@ -201,12 +206,12 @@ class _Run:
         d_x = carry.received_gradient
         if backward is not None:
             carry, d_x = self.backward(carry, backward)
-        y, d_x, rest = _in_order(y, d_x, carry.rest_gradients)
+        y, d_x, rest = in_order(y, d_x, carry.rest_gradients)
         carry = carry._replace(rest_gradients=rest)
         if forward is not None:
             y = self.hop(y, self.ring)
         if backward is not None:
-            y, d_x = _in_order(y, d_x)
+            y, d_x = in_order(y, d_x)
             d_x = self.hop(d_x, self.back)
         return carry._replace(received=y, received_gradient=d_x), None
 
@@ -257,7 +262,7 @@ class _Run:
         d_head = carry.head_gradients[mine.microbatch % carry.head_gradients.shape[0]]
         is_end = (self.stage == self.last) & (mine.chunk == last_chunk)
         d_y = jnp.where(is_end, d_head, carry.received_gradient)
-        x, d_y = _in_order(carry.inputs[mine.slot], d_y)
+        x, d_y = in_order(carry.inputs[mine.slot], d_y)
         _, pull = jax.vjp(
             lambda layers, x: self.stages.layers(layers, x, mine.chunk, mine.microbatch),
             _at(self.layers, mine.chunk),
@@ -282,11 +287,6 @@ class _Run:
         )
         carry = carry._replace(layer_gradients=layer_gradients, rest_gradients=rest_gradients)
         return carry, d_x
-
-
-def _in_order(*arrays: Tree) -> Tree:
-    """All of them, none before all are computed."""
-    return lax.optimization_barrier(arrays)
 
 
 def _at(tree: Tree, index: jax.Array) -> Tree:

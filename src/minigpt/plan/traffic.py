@@ -1,89 +1,128 @@
 """What one device exchanges in one training step, by formula.
 
-Written from the method, not from the program; tests compare the two. Notation: a microbatch of
-``R`` rows of ``T`` positions on one device, ``E`` wide; an activation has ``R T E`` float32.
+Written from the method, not from the program; tests compare the two, each kind, axis and byte.
+Notation: a microbatch of ``R`` rows of ``T`` positions on one device, ``E`` wide; a *unit* is
+``R T E`` numbers. Sums of activations are float32; what else travels is in the compute dtype,
+except on a CPU, where XLA exchanges float32 only.
 """
 
 from collections import Counter
 
 from minigpt.config import Config
-from minigpt.parallel.mesh import AXES, VOCAB_AXES
 from minigpt.parallel.schedule import Schedule
-from minigpt.plan.hlo import Collective
+from minigpt.plan.counts import Held, held_parameters
+from minigpt.plan.hlo import AXES, Collective
 
+_VOCAB_AXES = ("pipe", "model")
 _FLOAT32 = 4
 
 
-def gradient_traffic(
+def step_traffic(
     config: Config, shape: tuple[int, int, int], padded_vocab: int
 ) -> Counter[Collective]:
-    """Collectives of one step's loss and gradients, without those of the optimizer.
+    """Collectives of one training step on one device.
 
     Args:
-        config: without ``parallel.sequence``, whose exchanges are all-gathers and reduce-scatters.
+        config: the run.
         shape: (pipe, data, model).
         padded_vocab: rows of the embedding.
     """
-    parallel, model = config.parallel, config.model
-    pipe, data, _ = shape
-    schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
-    positions = config.train.global_batch_size // (data * parallel.microbatches) * model.seq_length
-    activation = _FLOAT32 * positions * model.embed_dim
-    found: Counter[Collective] = Counter()
-
-    def add(kind: str, axes: tuple[str, ...], num_bytes: int, times: int) -> None:
-        sizes: dict[str, int] = dict(zip(AXES, shape, strict=True))
-        used = tuple(axis for axis in axes if sizes[axis] > 1)
-        if used and times:
-            found[Collective(kind, used, num_bytes)] += times
-
-    # Two sums forward and two backward in each layer (Shoeybi et al. 2019, section 3). A stage
-    # computes its layers again going backward, and remat those in it, of which the output is not
-    # needed. Stages compute in their bubbles too.
-    units = _Units.of(schedule)
-    again = 2 * (pipe > 1) + (parallel.remat == "layer")
-    layers = model.num_layers // (pipe * parallel.interleave)
-    sums = 2 * units.forward + (2 + again) * units.backward
-    add("all-reduce", ("model",), activation, layers * sums)
-    # The embedding; of the loss the largest logit, two sums, and the gradient of the hidden states.
-    m = parallel.microbatches
-    add("all-reduce", VOCAB_AXES, activation, 2 * m)
-    add("all-reduce", VOCAB_AXES, _FLOAT32 * positions, m)
-    add("all-reduce", VOCAB_AXES, 2 * _FLOAT32 * positions, m)
-    if pipe > 1:
-        # From the last stage to all before the head, from the first to all behind the embedding.
-        add("all-reduce", ("pipe",), activation, 2 * m)
-        # A hop for each unit. Nobody needs the last one; XLA sees it where no loop is around it.
-        unread = schedule.num_ticks - schedule.num_forward_ticks == 1
-        hops = units.forward + units.backward - unread
-        add("collective-permute", ("pipe",), activation, hops)
-    # All gradients at once, the loss and the number of targets.
-    held = _FLOAT32 * (_held_parameters(config, shape, padded_vocab) + 2)
-    add("all-reduce", ("data",), held, 1)
-    return found
+    traffic = _Traffic(config, shape)
+    traffic.layers()
+    traffic.embedding_and_loss()
+    traffic.stages()
+    held = held_parameters(config, shape, padded_vocab)
+    traffic.gradients(held)
+    traffic.optimizer(held)
+    return traffic.found
 
 
-class _Units:
-    """Ticks in which a stage computes forward, and backward."""
+class _Traffic:
+    def __init__(self, config: Config, shape: tuple[int, int, int]) -> None:
+        parallel, model = config.parallel, config.model
+        self.config, self.shape = config, shape
+        self.sizes = dict(zip(AXES, shape, strict=True))
+        pipe, data, tensor = shape
+        self.microbatches = parallel.microbatches
+        rows = config.train.global_batch_size // (data * self.microbatches)
+        self.positions = rows * model.seq_length
+        self.unit = self.positions * model.embed_dim
+        self.own = self.unit // tensor if parallel.sequence else self.unit
+        half = config.train.compute_dtype == "bfloat16" and config.cluster.platform != "cpu"
+        self.item = 2 if half else _FLOAT32
+        schedule = Schedule(parallel.schedule, pipe, parallel.interleave, self.microbatches)
+        self.forward = self.backward = self.microbatches
+        if pipe > 1:
+            self.forward = schedule.num_forward_ticks
+            self.backward = schedule.num_ticks - schedule.first_backward_tick
+        self.found: Counter[Collective] = Counter()
 
-    def __init__(self, forward: int, backward: int) -> None:
-        self.forward, self.backward = forward, backward
+    def add(self, kind: str, axes: tuple[str, ...], num_bytes: int, times: int) -> None:
+        used = tuple(axis for axis in axes if self.sizes[axis] > 1)
+        if used and times and num_bytes:
+            self.found[Collective(kind, used, num_bytes)] += times
 
-    @classmethod
-    def of(cls, schedule: Schedule) -> "_Units":
-        if schedule.num_stages == 1:
-            return cls(schedule.num_microbatches, schedule.num_microbatches)
-        return cls(schedule.num_forward_ticks, schedule.num_ticks - schedule.first_backward_tick)
+    def layers(self) -> None:
+        """Tensor parallelism: two sums forward and two backward in each layer.
 
+        Shoeybi et al. 2019, section 3; with sequences divided Korthikanti et al. 2022, section
+        4.2.2. A stage computes its layers again going backward, and remat those in it, of which
+        the output is not needed. Stages compute in their bubbles too.
+        """
+        parallel = self.config.parallel
+        layers = self.config.model.num_layers // (self.sizes["pipe"] * parallel.interleave)
+        stage_again, remat = int(self.sizes["pipe"] > 1), int(parallel.remat == "layer")
+        forward = layers * (self.forward + stage_again * self.backward)
+        backward = layers * self.backward
+        if not parallel.sequence:
+            self.add("all-reduce", ("model",), _FLOAT32 * self.unit, 2 * forward + remat * backward)
+            self.add("all-reduce", ("model",), self.item * self.unit, 2 * backward)
+            return
+        # Gathered going backward: gradients of what leaves, and inputs that were not kept.
+        gathers = 2 * forward + 4 * backward
+        self.add("all-gather", ("model",), self.item * self.unit, gathers)
+        scatters = 2 * forward + remat * backward
+        self.add("reduce-scatter", ("model",), _FLOAT32 * self.own, scatters)
+        self.add("reduce-scatter", ("model",), self.item * self.own, 2 * backward)
 
-def _held_parameters(config: Config, shape: tuple[int, int, int], padded_vocab: int) -> int:
-    """Parameters on one device."""
-    model = config.model
-    pipe, _, tensor = shape
-    embed, hidden = model.embed_dim, model.hidden_dim
-    split = 3 * embed * (embed + 1) + embed * embed + hidden * (embed + 1) + embed * hidden
-    layer = split // tensor + 2 * embed + 2 * 2 * embed
-    tables = 1 if model.tie_embeddings else 2
-    vocabulary = tables * padded_vocab * embed // (pipe * tensor)
-    rest = model.seq_length * embed + 2 * embed
-    return model.num_layers // pipe * layer + vocabulary + rest
+    def embedding_and_loss(self) -> None:
+        """Hidden states of the embedding and their gradient; the loss's maximum and sums."""
+        m = self.microbatches
+        if self.config.parallel.sequence:
+            self.add("reduce-scatter", ("model",), _FLOAT32 * self.own, 2 * m)
+            self.add("all-reduce", ("pipe",), _FLOAT32 * self.own, 2 * m)
+            self.add("all-gather", ("model",), _FLOAT32 * self.unit, m)
+            self.add("all-gather", ("model",), self.item * self.unit, m)
+        else:
+            self.add("all-reduce", _VOCAB_AXES, _FLOAT32 * self.unit, 2 * m)
+        self.add("all-reduce", _VOCAB_AXES, _FLOAT32 * self.positions, m)
+        self.add("all-reduce", _VOCAB_AXES, 2 * _FLOAT32 * self.positions, m)
+
+    def stages(self) -> None:
+        """From the last stage to all before the head, from the first to all behind the embedding.
+
+        And a hop for each unit, forward and backward.
+        """
+        self.add("all-reduce", ("pipe",), _FLOAT32 * self.own, 2 * self.microbatches)
+        self.add("collective-permute", ("pipe",), _FLOAT32 * self.own, self.forward + self.backward)
+
+    def gradients(self, held: Held) -> None:
+        """All gradients at once, with the loss and the number of targets."""
+        if self.config.parallel.sequence:
+            not_split = held.whole + held.rest
+            self.add("all-reduce", ("model",), _FLOAT32 * not_split, 1)
+        self.add("all-reduce", ("data",), _FLOAT32 * (held.total + 2), 1)
+
+    def optimizer(self, held: Held) -> None:
+        """The norm of the whole gradient; with ZeRO the parameters of all groups."""
+        tables = 1 if self.config.model.tie_embeddings else 2
+        by_axes = Counter({("model",): held.num_split, ("pipe",): held.num_parameters})
+        by_axes[_VOCAB_AXES] += tables
+        sums: Counter[tuple[str, ...]] = Counter()
+        for axes, number in by_axes.items():
+            sums[tuple(axis for axis in axes if self.sizes[axis] > 1)] += number
+        for axes, number in sums.items():
+            self.add("all-reduce", axes, _FLOAT32 * number, 1)
+        if self.config.parallel.zero:
+            for number in held.divided:
+                self.add("all-gather", ("data",), _FLOAT32 * number, 1)

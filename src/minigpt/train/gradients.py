@@ -107,9 +107,8 @@ class ParallelModel:
                     stages, self._schedule.num_microbatches, layers, rest
                 )
             else:
-                loss, found = pipelined_gradients(
-                    stages, self._schedule, layers, rest, self._residual_stream(rows)
-                )
+                zero, one = self._residual_stream(rows), jnp.where(step >= 0, 1, 0)
+                loss, found = pipelined_gradients(stages, self._schedule, layers, rest, zero, one)
             gradients = self._over_positions({"blocks": found[0], **found[1]}, params)
             return self._axes.sum((loss, gradients, rows.weights.sum()), "data")
 

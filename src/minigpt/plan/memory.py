@@ -1,0 +1,135 @@
+"""Memory of one device in a training step, by formula.
+
+Parameters, moments and gradients are counted exactly. What the backward pass keeps is counted from
+the model: which arrays the derivative of each operation needs. The working memory of one layer and
+of the loss, the arrays that live while the peak is reached, was read from programs compiled for a
+CPU; ``minigpt plan --check`` and the tests compare the whole with XLA's own analysis.
+
+Notation: a microbatch of ``R`` rows of ``T`` positions on one device, ``E`` wide, ``H`` hidden; a
+*unit* is ``R T E`` numbers.
+"""
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from minigpt.config import Config
+from minigpt.parallel.schedule import Schedule
+from minigpt.plan.counts import held_parameters
+
+_FLOAT32 = 4
+_BLOCK = 128
+_MAX_CHUNK = 2560
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one device at the peak of a step."""
+
+    parameters: int
+    gradients: int
+    """float32, with those of the microbatch or chunk that is being added."""
+    optimizer: int
+    """Both moments."""
+    activations: int
+    """What layers keep for the backward pass, with weights in the compute dtype."""
+    logits: int
+    """Of the chunk of the vocabulary that the loss works on."""
+    buffers: int
+    """What the layer that is computed needs beyond the logits, inputs that wait in a pipeline,
+    and rows."""
+
+    @property
+    def total(self) -> int:
+        """All together."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) -> Memory:
+    """Memory of a configuration on a mesh.
+
+    Args:
+        config: the run.
+        shape: (pipe, data, model).
+        padded_vocab: rows of the embedding.
+    """
+    pipe, data, tensor = shape
+    parallel, batch = config.parallel, config.train.global_batch_size
+    held = held_parameters(config, shape, padded_vocab)
+    rows = batch // data
+    micro = _Microbatch(
+        config, rows // parallel.microbatches, tensor, padded_vocab // (pipe * tensor)
+    )
+    chunk_layers = config.model.num_layers // (pipe * parallel.interleave)
+    layer, logits = micro.layer, micro.logits
+    kept_layers = chunk_layers * (micro.input if parallel.remat == "layer" else micro.kept)
+    if parallel.remat == "layer" or (pipe > 1 and chunk_layers == 1):
+        # One layer's arrays come and go with it; sooner where there is no loop over layers.
+        kept_layers = chunk_layers * micro.input
+        layer = max(micro.kept + micro.mlp, micro.kept_by_attention + micro.attention)
+        layer -= (5 * micro.input) * (chunk_layers == 1)
+    casts = 0
+    if micro.item < _FLOAT32:
+        casts = micro.item * (held.matrices // parallel.interleave + held.vocabulary)
+    waiting = 0
+    gradients = held.total * (1 if parallel.microbatches == 1 else 2)
+    if pipe > 1:
+        schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
+        heads = parallel.microbatches if parallel.schedule == "gpipe" else 1
+        waiting = (_num_slots(schedule) + heads + 2) * micro.input
+        gradients = held.total + held.layers // parallel.interleave
+    return Memory(
+        parameters=_FLOAT32 * held.total,
+        gradients=_FLOAT32 * gradients,
+        optimizer=_FLOAT32 * 2 * held.moments,
+        activations=kept_layers + casts,
+        logits=logits,
+        buffers=max(0, layer - logits) + waiting + _FLOAT32 * rows * (config.model.seq_length + 2),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _num_slots(schedule: Schedule) -> int:
+    return schedule.num_slots
+
+
+class _Microbatch:
+    """Bytes of what one device makes of one microbatch."""
+
+    def __init__(self, config: Config, rows: int, tensor: int, held_vocab: int) -> None:
+        model, gpu = config.model, config.cluster.platform == "cuda"
+        self.item = 2 if config.train.compute_dtype == "bfloat16" else _FLOAT32
+        unit = rows * model.seq_length * model.embed_dim
+        own = unit // tensor if config.parallel.sequence else unit
+        split, wide = unit // tensor, unit * model.hidden_dim // model.embed_dim // tensor
+        scores = rows * model.num_heads // tensor * model.seq_length
+        item, dropout = self.item, model.dropout > 0
+        self.input = _FLOAT32 * own
+        # Attention: normalised input, its scaled copy, queries, keys, values, output.
+        self.kept_by_attention = (_FLOAT32 + item) * own + 4 * item * split + _FLOAT32 * scores
+        if dropout:  # probabilities before and after dropout, and which are kept
+            masks = scores * model.seq_length
+            self.kept_by_attention += (_FLOAT32 + item + 1) * masks + own
+        self.kept = (
+            self.kept_by_attention + (_FLOAT32 + item) * own + 2 * item * wide + dropout * own
+        )
+        self.mlp = round((7.5 if item == _FLOAT32 else 5) * _FLOAT32 * own + 5 * item * wide)
+        if dropout:
+            worked = 7.25 * _FLOAT32 * scores * model.seq_length
+        elif gpu and item < _FLOAT32:
+            worked = 0.0  # cuDNN's attention never holds scores
+        else:
+            worked = 2.1 * _FLOAT32 * scores * _scores_per_query(model.seq_length)
+        of_split = (15 if item == _FLOAT32 else 9) * _FLOAT32 * split
+        of_own = (8 if item == _FLOAT32 else 5) * _FLOAT32 * own
+        self.attention = round(of_split + of_own + worked)
+        self.layer = max(self.mlp, self.attention)
+        chunk = next(c for c in range(min(held_vocab, _MAX_CHUNK), 0, -1) if held_vocab % c == 0)
+        self.logits = 3 * _FLOAT32 * rows * model.seq_length * chunk + 4 * item * own
+
+
+def _scores_per_query(seq: int) -> float:
+    """Keys of a query's block, added up over the blocks, as blocks are computed side by side."""
+    return (
+        sum(min(start + _BLOCK, seq) * min(_BLOCK, seq - start) for start in range(0, seq, _BLOCK))
+        / seq
+    )

@@ -18,7 +18,7 @@ from minigpt.errors import (
 
 # Scripts and recipes rely on these: removing or renaming one is a breaking change.
 TRAIN_OPTIONS = """
-    run.name run.directory run.resume
+    run.name run.directory run.resume run.wandb-project
     data.path data.tokenizer data.max-stories data.val-fraction data.shuffle data.no-shuffle
     data.layout
     model.num-layers model.num-heads model.embed-dim model.mlp-dim model.seq-length model.dropout
@@ -36,7 +36,11 @@ TRAIN_OPTIONS = """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
 
-COMMANDS = ["train", "sample", "verify", "plan", "bench", "doctor", "data"]
+COMPARE_OPTIONS = "help loss price-per-hour png json no-json anyway no-anyway"
+
+REPORT_OPTIONS = "help output png-dir"
+
+COMMANDS = ["train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data"]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
 FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|-{5,}", re.MULTILINE)
@@ -180,10 +184,14 @@ def test_the_options_of_a_configuration_are_frozen(minigpt, command):
     assert "--config FILE.yaml" in out
 
 
-def test_the_options_of_sample_are_frozen(minigpt):
-    code, out, err = minigpt("sample", "--help")
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("sample", SAMPLE_OPTIONS), ("compare", COMPARE_OPTIONS), ("report", REPORT_OPTIONS)],
+)
+def test_the_options_of_a_command_are_frozen(minigpt, command, options):
+    code, out, err = minigpt(command, "--help")
     assert (code, err) == (0, "")
-    assert set(re.findall(r"--([a-z][a-z0-9-]*)", out)) == set(SAMPLE_OPTIONS.split())
+    assert set(re.findall(r"--([a-z][a-z0-9-]*)", out)) == set(options.split())
 
 
 @pytest.mark.parametrize("arguments", [["data", "--help"], ["data", "fetch", "-h"]])

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import time
 
 import jax
 import numpy as np
@@ -33,7 +34,12 @@ def train(config, source=GrainSource):
     store, _ = open_or_build(config, lambda done, total: None)
     with StopSignals() as signals:
         surroundings = Surroundings(
-            make_source=source, signals=signals, say=lambda text: None, views=lambda step: []
+            make_source=source,
+            signals=signals,
+            say=lambda text: None,
+            views=lambda step: [],
+            launcher="local",
+            launched=time.time(),
         )
         return train_in_process(config, store, surroundings)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from minigpt import __version__
 from minigpt.errors import ConfigError, MiniGPTError
 
-_COMMANDS = ("train", "sample", "verify", "plan", "bench", "doctor", "data")
+_COMMANDS = ("train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data")
 """Each is a module of ``minigpt.commands`` with ``run(arguments)``."""
 
 _HELP = """\
@@ -21,6 +21,8 @@ Train a GPT in JAX on the hardware you have.
 commands:
   train              train on a text; without options a small model on generated stories
   sample RUN         generate text from a run's checkpoint
+  compare RUN...     runs side by side: time and money to reach a loss, throughput, curves
+  report RUN         write one run as an HTML page that needs no network
   verify             prove a mesh: the same training on one device and on the mesh, compared
   plan --schedule    draw which stage of a pipeline does what when
   bench              measure this machine's training step against its own matrix products

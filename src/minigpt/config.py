@@ -31,6 +31,8 @@ class RunConfig:
     resume: Literal["auto", "never", "must"] = "auto"
     """auto: continue from the newest checkpoint if there is one; never: refuse a run that has
     checkpoints; must: refuse a run that has none."""
+    wandb_project: str | None = None
+    """Project of Weights & Biases to send metrics and samples to (extra wandb); none: nothing."""
 
     def __post_init__(self) -> None:
         """Refuse names that would leave the folder of runs."""

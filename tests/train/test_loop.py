@@ -10,6 +10,7 @@ from tiny import batch_of, eval_step_of, layout_of, new_state, tiny_config, trai
 from minigpt.data.batches import Batch
 from minigpt.errors import NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
+from minigpt.train.events import EventLog
 from minigpt.train.loop import Training, fit
 from minigpt.train.metrics import JsonlSink
 from minigpt.train.signals import Agreement, StopSignals
@@ -52,6 +53,7 @@ def run(tmp_path, config, *, train_step=None, source=None):
         return jax.device_put(batch)
 
     with StopSignals() as signals, Checkpoints(tmp_path / "c", keep=9) as checkpoints:
+        events = EventLog(tmp_path, launcher="local", launched=0.0)
         training = Training(
             config=config,
             train_step=train_step or train_step_of(config),
@@ -63,6 +65,7 @@ def run(tmp_path, config, *, train_step=None, source=None):
             sampler=lambda params: [("prompt", "text")],
             checkpoints=checkpoints,
             sinks=[recorder],
+            events=events,
             agreement=Agreement(signals, layout_of(config).mesh),
             check_peers=lambda batch: None,
             notify=lambda text: None,
@@ -151,3 +154,28 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     path.write_text("\n".join(lines) + '\n{"step": 20, "lo')
     JsonlSink(tmp_path, start_step=10).close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 5, 10]
+
+
+def test_events_say_what_all_time_went_to(tmp_path):
+    """Steps are noted at records and pauses, so that no checkpoint lies within a span."""
+    config = tiny_config(
+        train={"steps": 10, "log_every": 3, "eval_every": 4, "sample_every": 5},
+        checkpoint={"every": 7},
+    )
+    result, _, _ = run(tmp_path, config)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    seen = [(event["kind"], event["step"]) for event in events if "step" in event]
+    assert [step for kind, step in seen if kind == "steps"] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert [step for kind, step in seen if kind == "evaluation"] == [0, 4, 8, 10]
+    assert [step for kind, step in seen if kind == "samples"] == [0, 5, 10]
+    assert [step for kind, step in seen if kind == "checkpoint"] == [7, 10, 10]
+    assert seen.index(("steps", 7)) < seen.index(("checkpoint", 7))
+    spans = [event for event in events if event["kind"] == "steps"]
+    assert sum(span["steps"] for span in spans) == 10
+    assert sum(span["tokens"] for span in spans) == result.progress.num_tokens
+    assert all(0 <= span["data_seconds"] < span["step_seconds"] for span in spans)
+    (compiled,) = [event for event in events if event["kind"] == "compile"]
+    assert compiled["argument_bytes"] > 0
+    # Everything the loop did is in some event.
+    total = sum(event.get("seconds", event.get("step_seconds", 0.0)) for event in events)
+    assert total == pytest.approx(result.progress.elapsed_seconds, rel=1e-6)

@@ -1,5 +1,7 @@
 """Training on one machine, in this process."""
 
+import time
+
 from rich.console import Console
 
 from minigpt.config import Config
@@ -19,6 +21,7 @@ def train(config: Config, console: Console) -> Outcome:
         MiniGPTError: the input is wrong, training became non-finite, a checkpoint could not be
             written, or a signal came; see ``minigpt.errors``.
     """
+    launched = time.time()
     directory = RunDirectory.of(config)
     use_virtual_devices(config.parallel)
     with StopSignals() as signals:
@@ -30,5 +33,7 @@ def train(config: Config, console: Console) -> Outcome:
             signals=signals,
             say=console.print,
             views=lambda start: [ConsoleSink(console, steps=config.train.steps, start_step=start)],
+            launcher="local",
+            launched=launched,
         )
         return Outcome(directory, train_in_process(config, store, surroundings))

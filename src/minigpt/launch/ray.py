@@ -51,6 +51,7 @@ def train(config: Config, console: Console) -> Outcome:
         MiniGPTError: as ``launch.local.train``; or workers failed more often than
             ``cluster.max_failures`` allows.
     """
+    launched = time.time()
     config = on_shared_storage(config)
     rows = _deal_rows(config)
     directory = RunDirectory.of(config)
@@ -64,7 +65,8 @@ def train(config: Config, console: Console) -> Outcome:
             describe_data(store, console.print, reused=reused)
             directory.check_resume(config, store.corpus)
             with own_snapshot(directory.path):
-                return Outcome(directory, _Run(config, rows, store, signals, console).wait())
+                run = _Run(config, rows, store, signals, console, launched)
+                return Outcome(directory, run.wait())
     except RayError as error:
         raise MiniGPTError(
             f"the Ray cluster failed: {cause_of(error)}; {what_is_kept(config)}"
@@ -102,6 +104,7 @@ class _Run:
         store: TokenStore,
         signals: StopSignals,
         console: Console,
+        launched: float,
     ) -> None:
         self._config, self._rows, self._store = config, rows, store
         self._signals, self._console = signals, console
@@ -111,6 +114,7 @@ class _Run:
         self._terminal = actor.options(scheduling_strategy=here).remote()
         self._view: ConsoleSink | None = None
         self._training = False
+        self._launched = launched
 
     def wait(self) -> Any:  # noqa: ANN401 - a FitResult
         """Start the workers and show what they tell until they have ended."""
@@ -154,6 +158,7 @@ class _Run:
                 "config": config,
                 "store_directory": self._store.directory.resolve(),
                 "terminal": self._terminal,
+                "launched": self._launched,
             },
             jax_config=RuntimeConfig(
                 platform=cluster.platform, devices_per_worker=cluster.devices_per_worker

@@ -20,7 +20,7 @@ from minigpt.data.store import TokenStore
 from minigpt.errors import ConfigError, DataError, InterruptedRunError, MiniGPTError, NonFiniteError
 from minigpt.launch.training import Surroundings, train_in_process
 from minigpt.train.loop import FitResult
-from minigpt.train.metrics import Record
+from minigpt.train.record import Record
 from minigpt.train.signals import StopSignals
 
 _POLL_SECONDS = 0.5
@@ -120,6 +120,8 @@ class WorkerTask:
     config: Config
     store_directory: Path
     terminal: Any
+    launched: float
+    """When the driver began, in seconds since 1970."""
 
 
 def train_worker(task: dict[str, Any]) -> FitResult | MiniGPTError:
@@ -153,6 +155,8 @@ def _train(task: WorkerTask) -> FitResult | MiniGPTError:
         signals=signals,
         say=say,
         views=lambda start_step: [TerminalSink(task.terminal, start_step)],
+        launcher="ray",
+        launched=task.launched,
         reporter=reporter,
         beat=watchdog.beat,
     )

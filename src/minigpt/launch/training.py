@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 
@@ -19,12 +19,14 @@ from minigpt.data.store import TokenStore
 from minigpt.data.tokenizer import load_tokenizer
 from minigpt.errors import ConfigError, DataError
 from minigpt.generate.sampler import Generator, SamplingConfig
+from minigpt.launch.environment import run_facts
 from minigpt.launch.runtime import keep_programs
 from minigpt.model.flops import num_parameters, train_flops_per_token
 from minigpt.parallel.mesh import make_mesh, mesh_shape, picture
 from minigpt.parallel.rows import global_batch, groups_that_differ, held_rows
 from minigpt.parallel.schedule import Schedule
 from minigpt.train.checkpoint import Checkpoints, Progress
+from minigpt.train.events import EventLog
 from minigpt.train.hardware import peak_flops
 from minigpt.train.loop import FitResult, Sampler, Training, fit
 from minigpt.train.metrics import JsonlSink, Sink, TensorBoardSink
@@ -40,6 +42,7 @@ from minigpt.train.state import (
     state_shapes,
 )
 from minigpt.train.step import make_eval_step, make_train_step
+from minigpt.train.wandb_sink import WandbSink, load_wandb
 
 SAMPLE_PROMPTS = ("Once upon a time", "One day, a little girl")
 
@@ -72,6 +75,9 @@ class Surroundings:
     """Shows a line; silent in all processes but the first."""
     views: Callable[[int], Sequence[Sink]]
     """Sinks that show a run that starts at a step; of the first process."""
+    launcher: Literal["local", "ray"]
+    launched: float
+    """When the user's command began, in seconds since 1970."""
     reporter: Reporter | None = None
     beat: Callable[[], None] = lambda: None
     """Called when there was progress."""
@@ -112,25 +118,40 @@ def train_in_process(config: Config, store: TokenStore, surroundings: Surroundin
         MiniGPTError: as ``minigpt.train.loop.fit``.
     """
     directory = RunDirectory.of(config)
+    if config.run.wandb_project is not None:
+        load_wandb(config.run.wandb_project)  # in all processes: they refuse together
     keep_programs(directory.path.parent / ".compiled")
+    leads = jax.process_index() == 0
     layout = _lay_out(config, surroundings.say)
     reporter = surroundings.reporter
     on_saved = reporter.saved if reporter else lambda step, directory: None
-    with Checkpoints(
-        directory.checkpoints, keep=config.checkpoint.keep, on_saved=on_saved
-    ) as checkpoints:
+    with (
+        EventLog(
+            directory.path if leads else None,
+            launcher=surroundings.launcher,
+            launched=surroundings.launched,
+        ) as events,
+        Checkpoints(
+            directory.checkpoints, keep=config.checkpoint.keep, on_saved=on_saved
+        ) as checkpoints,
+    ):
         state, progress = _start(config, layout, checkpoints, surroundings.say)
         sinks = [reporter] if reporter else []
-        if jax.process_index() == 0:
+        if leads:
             directory.write_config(config, store.corpus)
             sinks += [
                 JsonlSink(directory.path, start_step=progress.step),
                 TensorBoardSink(directory.tensorboard, start_step=progress.step),
                 *surroundings.views(progress.step),
             ]
+            if config.run.wandb_project is not None:
+                sinks.append(WandbSink(directory.path, config))
         try:
-            training = _assemble(config, layout, store, surroundings, checkpoints, sinks)
-            return fit(training, state, progress)
+            training = _assemble(config, layout, store, surroundings, checkpoints, sinks, events)
+            events.write("ready", step=progress.step, **run_facts(training, layout.mesh))
+            result = fit(training, state, progress)
+            events.ends_with(result.reason)
+            return result
         finally:
             for sink in sinks:
                 sink.close()
@@ -217,6 +238,7 @@ def _assemble(
     surroundings: Surroundings,
     checkpoints: Checkpoints,
     sinks: Sequence[Sink],
+    events: EventLog,
 ) -> Training:
     tokenizer = load_tokenizer(config.data.tokenizer)
     spec = model_spec(config, tokenizer.vocab_size)
@@ -245,6 +267,7 @@ def _assemble(
         sampler=_sampler(config, layout, Generator(spec, tokenizer, config.data.layout)),
         checkpoints=checkpoints,
         sinks=sinks,
+        events=events,
         agreement=Agreement(surroundings.signals, mesh),
         notify=surroundings.say,
         beat=surroundings.beat,

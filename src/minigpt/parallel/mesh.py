@@ -3,8 +3,6 @@
 ``model`` is innermost, so that tensor-parallel peers, which talk most, are neighbours.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -66,7 +64,7 @@ def picture(mesh: Mesh, *, num_layers: int, interleave: int, batch_size: int) ->
     """
     pipe, data, model = mesh.devices.shape
     per_chunk = num_layers // (pipe * interleave)
-    names = _device_names(mesh)
+    names = dict(zip(mesh.devices.flat, device_names(mesh), strict=True))
     lines = [f"mesh: {pipe} pipe x {data} data x {model} model"]
     for stage in range(pipe):
         firsts = [(chunk * pipe + stage) * per_chunk for chunk in range(interleave)]
@@ -84,13 +82,11 @@ def picture(mesh: Mesh, *, num_layers: int, interleave: int, batch_size: int) ->
     return "\n".join(lines)
 
 
-def _device_names(mesh: Mesh) -> dict[Any, str]:
-    devices = mesh.devices.flatten().tolist()
-    processes = sorted({device.process_index for device in devices})
-    if len(processes) == 1:
-        return {device: str(device.id) for device in devices}
-    return {
-        device: f"{process}:{number}"
-        for process in processes
-        for number, device in enumerate(d for d in devices if d.process_index == process)
-    }
+def device_names(mesh: Mesh) -> list[str]:
+    """Of the devices in the order of the mesh; with several processes ``process:number in it``."""
+    processes = [device.process_index for device in mesh.devices.flat]
+    if len(set(processes)) == 1:
+        return [str(device.id) for device in mesh.devices.flat]
+    return [
+        f"{process}:{processes[:place].count(process)}" for place, process in enumerate(processes)
+    ]

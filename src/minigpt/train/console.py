@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from minigpt.train.metrics import Record
+from minigpt.train.record import Record
 
 
 def make_console(*, stderr: bool = False) -> Console:

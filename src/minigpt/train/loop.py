@@ -3,8 +3,8 @@
 import math
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import jax
 
@@ -12,20 +12,12 @@ from minigpt.config import Config
 from minigpt.data.batches import Batch, BatchSource
 from minigpt.errors import InterruptedRunError, NonFiniteError
 from minigpt.train.checkpoint import Checkpoints, Progress
-from minigpt.train.metrics import Record, Sink, StepTimer, Stopwatch
+from minigpt.train.events import EventLog
+from minigpt.train.metrics import Sink, StepTimer, Stopwatch
+from minigpt.train.record import Record
 from minigpt.train.signals import Agreement
 from minigpt.train.state import Params, TrainState
-from minigpt.train.step import StepMetrics
-
-
-class HostMetrics(NamedTuple):
-    """``StepMetrics`` after it was read back."""
-
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    num_tokens: float
-
+from minigpt.train.step import HostMetrics, StepMetrics
 
 Sampler = Callable[[Params], Sequence[tuple[str, str]]]
 
@@ -50,6 +42,8 @@ class Training:
     sampler: Sampler
     checkpoints: Checkpoints
     sinks: Sequence[Sink]
+    events: EventLog
+    """Is told what time goes to."""
     agreement: Agreement
     notify: Callable[[str], None]
     beat: Callable[[], None]
@@ -92,7 +86,8 @@ class _Fit:
         self.progress = progress  # of the last step whose metrics were read
         self.compiled_step: jax.stages.Compiled | None = None
         self.unread: StepMetrics | None = None
-        self.timer = StepTimer()
+        self.timer = StepTimer()  # since the last record
+        self.span = StepTimer()  # since the last event
         self.stopwatch = Stopwatch()
         self.waited = 0.0
         self.val_loss: float | None = None
@@ -120,6 +115,7 @@ class _Fit:
         batch = self.training.to_device(next(batches))
         self.waited += waiting.lap()  # counts for the step that ends now
         if self.compiled_step is None:
+            self.count_elapsed("first_batch")
             self.training.check_peers(batch)
             self.compiled_step = self.compile(batch)
         self.state, metrics = self.compiled_step(self.state, batch)
@@ -129,12 +125,13 @@ class _Fit:
 
     def compile(self, batch: Batch) -> jax.stages.Compiled:
         compiled = self.training.train_step.lower(self.state, batch).compile()
-        seconds = self.count_elapsed()
         memory = compiled.memory_analysis()
         assert memory is not None, "every backend of jax 0.11 to 0.12 has it"
-        needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+        arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+        seconds = self.count_elapsed("compile", argument_bytes=arguments, temporary_bytes=temporary)
         self.training.notify(
-            f"compiled the step in {seconds:.1f} s; it needs {needed / 2**20:.0f} MiB of memory"
+            f"compiled the step in {seconds:.1f} s; it needs "
+            f"{(arguments + temporary) / 2**20:.0f} MiB of memory"
         )
         return compiled
 
@@ -148,6 +145,7 @@ class _Fit:
         self.training.beat()
         step, tokens = self.progress.step + 1, int(metrics.num_tokens)
         if not (math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)):
+            self.note_steps()
             raise NonFiniteError(
                 f"training stopped at step {step}: the loss is {metrics.loss} and the gradient "
                 f"norm {metrics.grad_norm}; {self.last_checkpoint()}. A lower "
@@ -155,7 +153,8 @@ class _Fit:
                 "optimizer.clip_norm may help"
             )
         seconds = self.stopwatch.lap()
-        self.timer.add(seconds=seconds, waited=self.waited, tokens=tokens)
+        for timer in (self.timer, self.span):
+            timer.add(seconds=seconds, waited=self.waited, tokens=tokens)
         self.waited = 0.0
         self.progress = replace(
             self.progress,
@@ -163,8 +162,11 @@ class _Fit:
             num_tokens=self.progress.num_tokens + tokens,
             elapsed_seconds=self.progress.elapsed_seconds + seconds,
         )
-        if step % self.config.log_every == 0 or step == self.config.steps:
+        logs = step % self.config.log_every == 0 or step == self.config.steps
+        if logs:
             self.log(metrics)
+        if logs or self.is_pause(step):
+            self.note_steps()
 
     def log(self, metrics: HostMetrics) -> None:
         record = Record(
@@ -181,34 +183,44 @@ class _Fit:
         for sink in self.training.sinks:
             sink.write(record)
 
+    def note_steps(self) -> None:
+        """Write an event of the steps since the last one; a checkpoint is never between them."""
+        if self.span.steps:
+            self.training.events.write("steps", step=self.progress.step, **asdict(self.span))
+            self.span = StepTimer()
+
     def is_pause(self, step: int) -> bool:
         """Whether the device is waited for after this step."""
         return self.evaluates(step) or self.samples(step) or self.saves(step)
 
     def evaluate_and_sample(self, step: int) -> None:
         """Whatever is due after a step; its time counts as elapsed, not as step time."""
-        complete = self.evaluate() if self.evaluates(step) else True
+        complete = True
+        if self.evaluates(step):
+            complete = self.evaluate()
+            self.count_elapsed("evaluation")
         if complete and self.samples(step):
             samples = self.training.sampler(self.state.params)
             for sink in self.training.sinks:
                 sink.write_samples(step, samples)
+            self.count_elapsed("samples")
         if complete:
             self.progress = replace(self.progress, paused_step=step)
-        self.count_elapsed()
 
     def save_if_due(self, step: int) -> None:
         """Start saving; a step that a signal stopped in its evaluation is saved by the stop."""
         if self.saves(step) and self.progress.paused_step == step:
             self.training.checkpoints.save(self.training.to_saved(self.state), self.progress)
-            self.count_elapsed()
+            self.count_elapsed("checkpoint")
 
-    def count_elapsed(self) -> float:
-        """Count the time since the last lap as elapsed, not as step time."""
+    def count_elapsed(self, what: str, **fields: int) -> float:
+        """Count the time since the last lap as elapsed, not as step time, and note its use."""
         self.training.beat()
         seconds = self.stopwatch.lap()
         self.waited = 0.0
         elapsed = self.progress.elapsed_seconds + seconds
         self.progress = replace(self.progress, elapsed_seconds=elapsed)
+        self.training.events.write(what, step=self.progress.step, seconds=seconds, **fields)
         return seconds
 
     def evaluates(self, step: int) -> bool:
@@ -271,8 +283,10 @@ class _Fit:
 
     def save_now(self) -> None:
         self.read_metrics()
+        self.note_steps()
         self.training.checkpoints.save(self.training.to_saved(self.state), self.progress)
         self.training.checkpoints.wait()
+        self.count_elapsed("checkpoint")
 
     def last_checkpoint(self) -> str:
         steps = self.training.checkpoints.steps()

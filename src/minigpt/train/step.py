@@ -31,6 +31,15 @@ class StepMetrics(NamedTuple):
     num_tokens: jax.Array
 
 
+class HostMetrics(NamedTuple):
+    """``StepMetrics`` after it was read back."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    num_tokens: float
+
+
 def make_train_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.stages.Wrapped:
     """The jitted step ``(state, batch) -> (state, metrics)``; it consumes the state passed in."""
     optimizer = make_optimizer(config.optimizer, config.train.steps)

@@ -1,0 +1,62 @@
+"""``minigpt compare``."""
+
+import json as json_format
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from tyro.conf import Positional, UseAppendAction
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareArguments:
+    """Put runs side by side: time and money to reach a loss, what the time went to, speed."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Two or more run directories."""
+    loss: float | None = None
+    """The loss to reach; none: the lowest that all have reached."""
+    price_per_hour: UseAppendAction[tuple[float, ...]] = ()
+    """US dollars per hour for all devices of a run: once for all runs, or once for each."""
+    png: Path | None = None
+    """A picture to write: loss against steps, tokens, time and money."""
+    json: bool = False
+    """Print JSON instead of tables."""
+    anyway: bool = False
+    """Compare runs of different text or tokenizers too, with a warning."""
+
+
+def run(arguments: list[str]) -> None:
+    """Compare runs and print what was found."""
+    options = tyro.cli(CompareArguments, prog="minigpt compare", args=arguments)
+    from minigpt.report.compare import charts, compare
+    from minigpt.report.run import read_run
+
+    comparison = compare(
+        [read_run(path) for path in options.runs],
+        loss=options.loss,
+        prices=options.price_per_hour,
+        anyway=options.anyway,
+    )
+    if options.png is not None:  # matplotlib takes a second to import
+        from minigpt.report.png import save_together
+
+        save_together(charts(comparison), options.png)
+    from minigpt.report.compare_table import as_json, facts_table, samples_table
+
+    if options.json:
+        print(json_format.dumps(as_json(comparison), indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    for warning in comparison.warnings:
+        console.print(f"warning: {warning}", style="yellow")
+    how = "given" if comparison.loss_is_given else "the lowest that all have reached"
+    console.print(f"{comparison.measure} {comparison.loss:.4f} ({how})", style="bold")
+    console.print(facts_table(comparison))
+    if any(side.last_samples for side in comparison.sides):
+        console.print("the last samples", style="bold")
+        console.print(samples_table(comparison))
+    if options.png is not None:
+        console.print(f"saved {options.png}", soft_wrap=True)

@@ -36,7 +36,7 @@ TRAIN_OPTIONS = """
 
 SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
 
-COMPARE_OPTIONS = "help loss price-per-hour png json no-json anyway no-anyway"
+COMPARE_OPTIONS = "help loss price-per-hour cluster-spec png json no-json anyway no-anyway"
 
 REPORT_OPTIONS = "help output png-dir"
 

@@ -6,6 +6,7 @@ Rules about one group are checked in that group, rules that join groups in ``Con
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from minigpt.config_parallel import ClusterConfig, ParallelConfig
@@ -239,24 +240,50 @@ def _check_division(config: Config) -> None:
     """The batch, the layers and each layer must be divisible as the mesh divides them."""
     model, parallel, batch = config.model, config.parallel, config.train.global_batch_size
     batch_name, pieces = "train.global_batch_size", parallel.microbatches
-    works = f"number of microbatches that works is {nearest_divisor(batch, pieces)}"
-    divides("parallel.microbatches", (pieces,), batch_name, batch, works=works)
+    divides(
+        "parallel.microbatches",
+        (pieces,),
+        batch_name,
+        batch,
+        works=lambda: f"number of microbatches that works is {nearest_divisor(batch, pieces)}",
+    )
     groups = max(1, parallel.data)
-    names = "parallel.data x parallel.microbatches"
-    works = f"that works is {nearest_multiples(batch, groups * pieces)}"
-    divides(names, (groups, pieces), batch_name, batch, works=works)
+    divides(
+        "parallel.data x parallel.microbatches",
+        (groups, pieces),
+        batch_name,
+        batch,
+        works=lambda: f"that works is {nearest_multiples(batch, groups * pieces)}",
+    )
     names, chunks = "parallel.pipe x parallel.interleave", (parallel.pipe, parallel.interleave)
-    works = f"that works is {nearest_multiples(model.num_layers, math.prod(chunks))}"
-    divides(names, chunks, "model.num_layers", model.num_layers, works=works)
+    divides(
+        names,
+        chunks,
+        "model.num_layers",
+        model.num_layers,
+        works=lambda: f"that works is {nearest_multiples(model.num_layers, math.prod(chunks))}",
+    )
     for name, size in (("model.num_heads", model.num_heads), ("model.mlp_dim", model.hidden_dim)):
-        works = f"that works is {nearest_divisor(size, parallel.model)}"
-        divides("parallel.model", (parallel.model,), name, size, works=works)
-    if parallel.sequence:
-        names = "with parallel.sequence, parallel.model"
-        works = (
-            f"sequence length that works is {nearest_multiples(model.seq_length, parallel.model)}"
+        divides(
+            "parallel.model",
+            (parallel.model,),
+            name,
+            size,
+            works=partial(_nearest_slices, size, parallel.model),
         )
-        divides(names, (parallel.model,), "model.seq_length", model.seq_length, works=works)
+    if parallel.sequence:
+        length, peers = model.seq_length, parallel.model
+        divides(
+            "with parallel.sequence, parallel.model",
+            (peers,),
+            "model.seq_length",
+            length,
+            works=lambda: f"sequence length that works is {nearest_multiples(length, peers)}",
+        )
+
+
+def _nearest_slices(size: int, slices: int) -> str:
+    return f"that works is {nearest_divisor(size, slices)}"
 
 
 def _check_devices(config: Config) -> None:

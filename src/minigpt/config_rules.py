@@ -1,6 +1,7 @@
 """Rules that configuration fields share; a broken one names field, value and remedy."""
 
 import math
+from collections.abc import Callable
 
 from minigpt.errors import ConfigError
 
@@ -35,14 +36,16 @@ def fraction(group: object, prefix: str, *names: str) -> None:
         )
 
 
-def divides(names: str, sizes: tuple[int, ...], total_name: str, total: int, *, works: str) -> None:
-    """The product of ``sizes`` divides ``total``; ``works`` is what does, for a message."""
-    shown = " x ".join(str(size) for size in sizes)
-    require(
-        total % math.prod(sizes) == 0,
-        f"{names} must divide {total_name}: {total} is not divisible by {shown}; "
-        f"the nearest {works}",
-    )
+def divides(
+    names: str, sizes: tuple[int, ...], total_name: str, total: int, *, works: Callable[[], str]
+) -> None:
+    """The product of ``sizes`` divides ``total``; ``works`` says what does, for a message."""
+    if total % math.prod(sizes):
+        shown = " x ".join(str(size) for size in sizes)
+        raise ConfigError(
+            f"{names} must divide {total_name}: {total} is not divisible by {shown}; "
+            f"the nearest {works()}"
+        )
 
 
 def nearest_divisor(total: int, wanted: int) -> int:

@@ -59,6 +59,11 @@ def test_report_writes_pictures_too(minigpt, tmp_path):
         (("compare", "one", "none"), "'none' is not a run directory"),
         (("compare", "one", "two", "--png", "one/config.yaml/x.png"), "cannot be written"),
         (("compare", "one", "two", *["--price-per-hour", "1"] * 3), "got 3 for 2 runs"),
+        (("compare", "one", "two", "--cluster-spec", "laptop"), "laptop has no price_per_hour"),
+        (
+            ("compare", "one", "two", "--cluster-spec", "laptop", "--price-per-hour", "1"),
+            "both give prices",
+        ),
     ],
 )
 def test_refusals(minigpt, arguments, fragment):
@@ -93,6 +98,12 @@ def test_compare_prints_tables(minigpt, tmp_path):
     ):
         assert line in lines
     assert (tmp_path / "c.png").read_bytes().startswith(PNG)
+
+
+def test_prices_of_clusters(minigpt):
+    specs = ("--cluster-spec", "2xg5.12xlarge", "--cluster-spec", "1xg5.48xlarge")
+    _, out, _ = minigpt("compare", "one", "two", *specs)
+    assert "price per hour $11.34 $16.29" in [" ".join(line.split()) for line in out.splitlines()]
 
 
 def test_a_loss_that_is_never_reached_and_no_price(minigpt):

@@ -7,6 +7,8 @@ from pathlib import Path
 import tyro
 from tyro.conf import Positional, UseAppendAction
 
+from minigpt.config_rules import require
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareArguments:
@@ -18,6 +20,8 @@ class CompareArguments:
     """The loss to reach; none: the lowest that all have reached."""
     price_per_hour: UseAppendAction[tuple[float, ...]] = ()
     """US dollars per hour for all devices of a run: once for all runs, or once for each."""
+    cluster_spec: UseAppendAction[tuple[str, ...]] = ()
+    """Instead of prices: the clusters of the runs, as for minigpt plan."""
     png: Path | None = None
     """A picture to write: loss against steps, tokens, time and money."""
     json: bool = False
@@ -35,7 +39,7 @@ def run(arguments: list[str]) -> None:
     comparison = compare(
         [read_run(path) for path in options.runs],
         loss=options.loss,
-        prices=options.price_per_hour,
+        prices=_prices(options),
         anyway=options.anyway,
     )
     if options.png is not None:  # matplotlib takes a second to import
@@ -60,3 +64,26 @@ def run(arguments: list[str]) -> None:
         console.print(samples_table(comparison))
     if options.png is not None:
         console.print(f"saved {options.png}", soft_wrap=True)
+
+
+def _prices(options: CompareArguments) -> tuple[float, ...]:
+    """Of all devices of each run, per hour."""
+    if not options.cluster_spec:
+        return options.price_per_hour
+    require(
+        not options.price_per_hour,
+        f"--price-per-hour {options.price_per_hour} and --cluster-spec {options.cluster_spec} both "
+        "give prices; use one of them",
+    )
+    from minigpt.plan.clusters import load_cluster
+
+    prices: list[float] = []
+    for spec in options.cluster_spec:
+        cluster = load_cluster(spec)
+        require(
+            cluster.price_per_hour is not None,
+            f"--cluster-spec {spec}: {cluster.name} has no price_per_hour; give it in a file "
+            f"(base: {spec}), or use --price-per-hour",
+        )
+        prices.append(cluster.nodes * (cluster.price_per_hour or 0.0))
+    return tuple(prices)

@@ -8,6 +8,7 @@ at the bandwidth of its memory.
 
 import math
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from minigpt.config import Config
 from minigpt.parallel.schedule import Schedule
@@ -171,8 +172,13 @@ def _hops(collective: Collective, size: int) -> int:
 
 def rings_across_nodes(collective: Collective, shape: Shape, devices_per_node: int) -> int:
     """Most rings that leave one node at a place; devices fill nodes in the order of the mesh."""
+    return _rings_across_nodes(collective.axes, shape, devices_per_node)
+
+
+@lru_cache(maxsize=4096)
+def _rings_across_nodes(used: tuple[str, ...], shape: Shape, devices_per_node: int) -> int:
     strides = {"pipe": shape[1] * shape[2], "data": shape[2], "model": 1}
-    axes = [axis for axis in AXES if axis in collective.axes]
+    axes = [axis for axis in AXES if axis in used]
     if math.prod(shape) <= devices_per_node:
         return 0
     leaving: dict[int, int] = {}

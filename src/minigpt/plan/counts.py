@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from minigpt.config import Config, ModelConfig
 
@@ -40,9 +41,14 @@ class Held:
 
 def held_parameters(config: Config, shape: tuple[int, int, int], padded_vocab: int) -> Held:
     """Of a model on a mesh (pipe, data, model), whose embedding has ``padded_vocab`` rows."""
-    model = config.model
     pipe, data, tensor = shape
     groups = data if config.parallel.zero else 1
+    return _held(config.model, pipe, groups, tensor, padded_vocab)
+
+
+@lru_cache(maxsize=1024)
+def _held(model: ModelConfig, pipe: int, groups: int, tensor: int, padded_vocab: int) -> Held:
+    """With moments divided over ``groups``."""
     num_layers = model.num_layers // pipe
     of_layer = _layer(model)
     tables = [_Parameter((padded_vocab, model.embed_dim), 0)] * (1 if model.tie_embeddings else 2)

@@ -24,7 +24,7 @@ commands:
   compare RUN...     runs side by side: time and money to reach a loss, throughput, curves
   report RUN         write one run as an HTML page that needs no network
   verify             prove a mesh: the same training on one device and on the mesh, compared
-  plan --schedule    draw which stage of a pipeline does what when
+  plan               rank the meshes of a cluster by memory, time and cost; draw a pipeline
   bench              measure this machine's training step against its own matrix products
   doctor             check the machine or the cluster before a run
   data fetch NAME    download a public corpus (tinystories)

@@ -116,6 +116,7 @@ def test_rows_dealt_by_process_train_something_else_which_only_the_check_sees(tm
         run(config, True, devices_per_process=1)
 
 
+@pytest.mark.long
 def test_processes_that_see_different_checkpoints_are_refused(tmp_path, reference):
     config = config_in(tmp_path / "runs", reference[1], data=2)
     workers.train(with_fields(config, train={"steps": 2}))
@@ -138,6 +139,7 @@ def test_one_process_that_ends_ends_all(how, error, message):
         run_in_processes(workers.fail, how, num_processes=2, devices_per_process=1)
 
 
+@pytest.mark.long
 def test_verify_on_two_processes(capfd):
     mesh = ["--parallel.pipe", "2", "--parallel.data", "1", "--parallel.microbatches", "2"]
     assert main(["verify", "--processes", "2", "--steps", "3", *mesh]) == 0

@@ -128,7 +128,7 @@ def test_sequence_parallel_activations_take_less_memory(remat):
     "parallel",
     [
         {"interleave": 2},
-        {"interleave": 2, "sequence": True},
+        pytest.param({"interleave": 2, "sequence": True}, marks=pytest.mark.long),
         {"interleave": 2, "sequence": True, "remat": "layer"},
     ],
     ids=["plain", "sequence", "sequence-remat"],

@@ -473,3 +473,14 @@ def test_under_uv_run_ray_keeps_its_workers_in_this_environment():
         "cli.main(['train', '--cluster.num-workers', '1'])\n"
     )
     assert printed == "rebuilds: False\n"
+
+
+def test_a_reader_that_has_had_enough_ends_the_command_quietly():
+    program = f"{sys.executable} -m minigpt plan --help | true"
+    done = subprocess.run(
+        ["bash", "-c", f"{program}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (141, "")

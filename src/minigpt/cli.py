@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from minigpt.errors import ConfigError, MiniGPTError
 
 _COMMANDS = ("train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data")
 """Each is a module of ``minigpt.commands`` with ``run(arguments)``."""
+
+_BROKEN_PIPE = 141  # what a shell says of a process that SIGPIPE ended
 
 _HELP = """\
 usage: minigpt COMMAND [OPTIONS]
@@ -47,9 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _quiet_libraries()
     try:
         importlib.import_module(f"minigpt.commands.{_known(arguments[0])}").run(arguments[1:])
+        sys.stdout.flush()
     except MiniGPTError as error:
         print(f"minigpt: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # whoever read our output, as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     return 0
 
 

@@ -6,6 +6,7 @@ that a process is given to ``rows-PROCESS.txt`` in the run directory.
 
 import hashlib
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,12 @@ def train_alone(config: Config, note: bool) -> None:  # noqa: FBT001
     store, _ = open_or_build(config, lambda done, total: None)
     with StopSignals() as signals:
         surroundings = Surroundings(
-            make_source=make, signals=signals, say=lambda text: None, views=lambda step: []
+            make_source=make,
+            signals=signals,
+            launcher="local",
+            launched=time.time(),
+            say=lambda text: None,
+            views=lambda step: [],
         )
         train_in_process(config, store, surroundings)
 

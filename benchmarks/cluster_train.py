@@ -7,7 +7,6 @@ that a process is given to ``rows-PROCESS.txt`` in the run directory.
 import hashlib
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def noting(source_class: type, rows: list[int], path: Path) -> type:
     """A source that also writes ``step row hash`` for each row that it hands on."""
 
     class Noting(source_class):
-        def batches(self, start: int, stop: int) -> Iterator[Any]:
+        def batches(self, start: int, stop: int) -> Any:  # noqa: ANN401 - pickled by value
             import jax  # noqa: PLC0415 - in the process that trains
 
             with (path / f"rows-{jax.process_index()}.txt").open("a") as notes:

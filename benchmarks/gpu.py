@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from minigpt.bench import elementwise_bytes_per_second, matmul_flops_per_second
+from minigpt.bench import device_rates
 from minigpt.config import ClusterConfig, Config, ModelConfig, ParallelConfig, TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.model.flops import train_flops_per_token
@@ -101,12 +101,13 @@ def measured_cluster() -> Cluster:
     """This device, with the rates that it reaches."""
     device = jax.devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit", 8 * 2**30)
+    matrix_flops, memory_bandwidth = device_rates("bfloat16")
     return Cluster(
         name=device.device_kind,
         platform="cuda" if device.platform == "gpu" else device.platform,
         device_memory=limit,
-        matrix_flops=Rates(bfloat16=max(matmul_flops_per_second("bfloat16").values())),
-        memory_bandwidth=elementwise_bytes_per_second(2**30 if device.platform == "gpu" else 2**26),
+        matrix_flops=Rates(bfloat16=matrix_flops),
+        memory_bandwidth=memory_bandwidth,
     )
 
 

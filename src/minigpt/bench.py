@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.table import Table
 
 from minigpt.config import Config
@@ -23,6 +24,8 @@ from minigpt.train.step import make_train_step
 
 MATMUL_SIZES = (1024, 2048)
 REPEATS = 5
+_LARGE_SIZE = 8192
+_PASSES = 8
 
 
 def bench(config: Config) -> dict[str, Any]:
@@ -33,6 +36,7 @@ def bench(config: Config) -> dict[str, Any]:
     use_virtual_devices(config.parallel)
     spec = model_spec(config, load_tokenizer(config.data.tokenizer).vocab_size)
     rate = max(matmul_flops_per_second(config.train.compute_dtype).values())
+    device_flops, device_bytes = device_rates(config.train.compute_dtype)
     layout = StateLayout.of(config.parallel)
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     state = init_state(spec, optimizer, config.train.seed, layout)
@@ -72,7 +76,8 @@ def bench(config: Config) -> dict[str, Any]:
         "tokens_per_second": num_tokens / best,
         "model_flops_per_second": flops / best,
         "matmul_flops_per_second": rate,
-        "elementwise_bytes_per_second": elementwise_bytes_per_second(),
+        "device_matmul_flops_per_second": device_flops,
+        "device_elementwise_bytes_per_second": device_bytes,
         "ratio_to_matmul": flops / best / rate,
         "argument_bytes": memory.argument_size_in_bytes,
         "temporary_bytes": memory.temp_size_in_bytes,
@@ -96,10 +101,34 @@ def matmul_flops_per_second(dtype: str) -> dict[int, float]:
     return rates
 
 
-def elementwise_bytes_per_second(num_bytes: int = 2**26) -> float:
-    """Bytes/s that one operation on each element (a GELU) reads and writes of a large array."""
-    x = jax.random.normal(jax.random.key(0), (num_bytes // 4,))
-    return 2 * num_bytes / best_seconds(jax.jit(jax.nn.gelu), x)
+def device_rates(dtype: str) -> tuple[float, float]:
+    """What one device reaches while all devices of this process work.
+
+    Returns:
+        FLOP/s of a square product, and bytes/s that one operation on each element (a GELU) reads
+        and writes of an array that stays where it is.
+    """
+    devices = np.array(jax.local_devices())
+    on_cpu = devices[0].platform == "cpu"
+    sharding = NamedSharding(Mesh(devices, ("device",)), PartitionSpec("device"))
+
+    def draw(*dims: int, dtype: str = "float32") -> jax.Array:
+        shape = (len(devices), *dims)
+        normal = jax.jit(lambda: jax.random.normal(jax.random.key(0), shape).astype(dtype))
+        return jax.device_put(normal(), sharding)
+
+    size = MATMUL_SIZES[-1] if on_cpu else _LARGE_SIZE
+    operand = draw(size, size, dtype=dtype)
+    product = jax.jit(lambda a: jnp.einsum("nik,njk->nij", a, a), out_shardings=sharding)
+    flops = 2 * size**3 / best_seconds(product, operand, repeats=5)
+
+    x = draw(2**22 if on_cpu else 2**26)
+
+    def passes(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, _PASSES, lambda _, x: jax.nn.gelu(x) + 0.1, x)
+
+    seconds = best_seconds(jax.jit(passes, out_shardings=sharding), x, repeats=5)
+    return flops, _PASSES * 2 * x.nbytes / len(devices) / seconds
 
 
 def best_seconds(function: Callable[..., Any], *arguments: Any, repeats: int = 10) -> float:  # noqa: ANN401
@@ -125,7 +154,10 @@ def table(result: dict[str, Any]) -> Table:
         ("tokens/s", f"{result['tokens_per_second']:,.0f}"),
         ("model FLOP/s", f"{result['model_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
         ("matrix product", f"{result['matmul_flops_per_second'] / 1e9:,.1f} GFLOP/s"),
-        ("elementwise", f"{result['elementwise_bytes_per_second'] / 1e9:,.1f} GB/s"),
+        (
+            "elementwise, a device",
+            f"{result['device_elementwise_bytes_per_second'] / 1e9:,.1f} GB/s",
+        ),
         ("ratio", f"{100 * result['ratio_to_matmul']:.1f} %"),
         ("memory: arguments", f"{result['argument_bytes'] / 2**20:,.0f} MiB"),
         ("memory: temporaries", f"{result['temporary_bytes'] / 2**20:,.0f} MiB"),

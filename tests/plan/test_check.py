@@ -43,4 +43,4 @@ def test_the_program_is_what_the_formulas_say(case):
         found.argument_bytes + found.temporary_bytes, rel=0.05
     )
     state = found.memory.parameters + found.memory.optimizer
-    assert state == pytest.approx(found.argument_bytes, rel=0.005)  # and the rows
+    assert state == pytest.approx(found.argument_bytes, rel=0.01)  # and the rows

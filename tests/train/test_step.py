@@ -55,7 +55,7 @@ def test_loss_is_the_mean_over_valid_targets():
     config = tiny_config()
     params = new_state(config).params
     batch = batch_of(ragged=True)
-    _, loss, num_tokens = gradients_of(config)(params, batch, jnp.int32(0))
+    _, loss, num_tokens, _ = gradients_of(config)(params, batch, jnp.int32(0))
     assert num_tokens == (np.maximum(np.asarray(batch.lengths), 1) - 1).sum()
     rows = []
     for tokens, length in zip(batch.tokens, batch.lengths, strict=True):
@@ -82,8 +82,9 @@ def test_gradients_are_the_slope_of_the_loss():
     config = tiny_config()
     params = new_state(config).params
     run = gradients_of(config)
-    gradients, _, _ = run(params, batch_of(), jnp.int32(0))
-    direction = jax.tree.map(lambda g: g / optax.tree.norm(gradients), gradients)
+    gradients, _, _, norm = run(params, batch_of(), jnp.int32(0))
+    assert float(norm) == pytest.approx(float(optax.tree.norm(gradients)), rel=1e-6)
+    direction = jax.tree.map(lambda g: g / norm, gradients)
 
     def loss_at(distance):
         moved = jax.tree.map(lambda p, d: p + distance * d, params, direction)

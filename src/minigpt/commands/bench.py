@@ -31,7 +31,9 @@ def run(arguments: list[str]) -> None:
             name=result["device"],
             platform=result["platform"],
             device_memory=result["device_memory_bytes"],
-            matrix_flops=Rates(**{result["compute_dtype"]: result["matmul_flops_per_second"]}),
-            memory_bandwidth=result["elementwise_bytes_per_second"],
+            matrix_flops=Rates(
+                **{result["compute_dtype"]: result["device_matmul_flops_per_second"]}
+            ),
+            memory_bandwidth=result["device_elementwise_bytes_per_second"],
         )
         write_cluster(cluster, Path(file), said="Measured by `minigpt bench`.")

@@ -16,7 +16,7 @@ from pathlib import Path
 import jax
 
 import minigpt
-from minigpt.bench import elementwise_bytes_per_second, matmul_flops_per_second
+from minigpt.bench import device_rates
 from minigpt.doctor.links import Link
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ray", "numpy")
@@ -69,9 +69,9 @@ class DeviceFacts:
     cudnn: tuple[str, str] | None = None
     """Version and file of the cuDNN that is loaded."""
     matrix_flops: float | None = None
-    """FLOP/s of a matrix product in ``train.compute_dtype`` on the first device."""
+    """FLOP/s of a matrix product in ``train.compute_dtype`` on each device, all at once."""
     memory_bandwidth: float | None = None
-    """Bytes/s of an operation on each element, on the first device."""
+    """Bytes/s of an operation on each element, on each device, all at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +147,9 @@ def node_facts(process: str, node: str, assigned: tuple[str, ...] = ()) -> NodeF
 
 
 def device_facts(compute_dtype: str) -> DeviceFacts:
-    """Look at jax's devices, and measure a matrix product on the first one."""
+    """Look at jax's devices, and measure what each reaches while all of them work."""
     devices = jax.local_devices()
+    matrix_flops, memory_bandwidth = device_rates(compute_dtype)
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     gpu = devices[0].platform == "gpu"
     return DeviceFacts(
@@ -157,8 +158,8 @@ def device_facts(compute_dtype: str) -> DeviceFacts:
         count=len(devices),
         memory_bytes=limit if devices[0].platform != "cpu" else None,
         cudnn=_cudnn() if gpu else None,
-        matrix_flops=max(matmul_flops_per_second(compute_dtype).values()),
-        memory_bandwidth=elementwise_bytes_per_second(),
+        matrix_flops=matrix_flops,
+        memory_bandwidth=memory_bandwidth,
     )
 
 

@@ -17,7 +17,7 @@ def hardware(config: Config, findings: Findings) -> Cluster | None:
     """The cluster that was examined; None where no device or no link of several was measured.
 
     A worker counts as a node, as links between processes go over the network even where they share
-    a machine. CPU devices share their machine's cores and memory: each is given its part. Where no
+    a machine. CPU devices share their machine's memory: each is given its part. Where no
     axis of the mesh lies within a worker, links inside are taken to be those between workers.
     """
     devices, workers, links = findings.devices, findings.workers, findings.links
@@ -41,8 +41,8 @@ def hardware(config: Config, findings: Findings) -> Cluster | None:
         devices_per_node=count,
         platform={"gpu": "cuda"}.get(devices[0].platform, devices[0].platform),
         device_memory=total_memory / sharing,
-        matrix_flops=Rates(**{config.train.compute_dtype: min(rates) / sharing}),
-        memory_bandwidth=min(bandwidths) / sharing,
+        matrix_flops=Rates(**{config.train.compute_dtype: min(rates)}),
+        memory_bandwidth=min(bandwidths),
         inside_node=_slowest(inside, shape, count) or between_nodes,
         between_nodes=between_nodes,
     )

@@ -30,6 +30,17 @@ def param_specs(params: Any) -> Any:  # noqa: ANN401 - a tree of parameters
     return jax.tree_util.tree_map_with_path(_spec, params)
 
 
+def gradient_specs(params: Any, mesh: Mesh, *, zero: bool) -> Any:  # noqa: ANN401 - as above
+    """The partition of each summed gradient: that of its moments."""
+
+    def spec(path: tuple[Any, ...], leaf: Shaped) -> P:
+        own = _spec(path, leaf)
+        first = 2 if "pipe" in own else 0
+        return _also_over_data(own, leaf.shape, mesh, first=first) if zero else own
+
+    return jax.tree_util.tree_map_with_path(spec, params)
+
+
 def _spec(path: tuple[Any, ...], leaf: Shaped, *, in_chunks: bool = True) -> P:
     names = [str(getattr(key, "key", key)) for key in path]
     if names[-1] in _VOCABULARY:

@@ -18,8 +18,6 @@ class Held:
         rest: positions and the last norm.
         moments: of one of the optimizer's moments.
         whole: of its layers, those that tensor-parallel peers do not split.
-        num_split: arrays in a layer that they do split.
-        num_parameters: arrays in a layer.
         divided: sizes of the arrays whose moments data groups divide, those of layers as one.
     """
 
@@ -29,8 +27,6 @@ class Held:
     rest: int
     moments: int
     whole: int
-    num_split: int
-    num_parameters: int
     divided: tuple[int, ...]
 
     @property
@@ -59,7 +55,6 @@ def _held(model: ModelConfig, pipe: int, groups: int, tensor: int, padded_vocab:
         *((p, owners, 1) for p in tables),
         *((p, 1, 1) for p in rest),
     ]
-    split = [p for p in of_layer if p.split is not None]
     return Held(
         layers=num_layers * sum(p.held(tensor) for p in of_layer),
         matrices=num_layers * sum(p.held(tensor) for p in of_layer if p.is_matrix),
@@ -70,8 +65,6 @@ def _held(model: ModelConfig, pipe: int, groups: int, tensor: int, padded_vocab:
             for p, parts, times in everything
         ),
         whole=num_layers * sum(p.held(1) for p in of_layer if p.split is None),
-        num_split=len(split),
-        num_parameters=len(of_layer),
         divided=tuple(times * p.held(parts) for p, parts, times in everything if p.divides(groups)),
     )
 

@@ -65,7 +65,7 @@ def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) 
     if parallel.remat == "layer" or (pipe > 1 and chunk_layers == 1):
         # One layer's arrays come and go with it; sooner where there is no loop over layers.
         kept_layers = chunk_layers * micro.input
-        layer = max(micro.kept + micro.mlp, micro.kept_by_attention + micro.attention)
+        layer = max(micro.kept + micro.mlp, micro.kept_in_attention + micro.attention)
         layer -= (5 * micro.input) * (chunk_layers == 1)
     casts = 0
     if micro.item < _FLOAT32:
@@ -107,7 +107,8 @@ class _Microbatch:
         self.kept = (
             self.kept_by_attention + (_FLOAT32 + item) * own + 2 * item * wide + dropout * own
         )
-        self.mlp = round((3.5 if item == _FLOAT32 else 3) * _FLOAT32 * own + 6 * item * wide)
+        self.kept_in_attention = self.kept_by_attention + 2 * item * own
+        self.mlp = round((3.5 if item == _FLOAT32 else 3) * _FLOAT32 * own + 4 * item * wide)
         if dropout:
             worked = 7.25 * _FLOAT32 * scores * model.seq_length
         elif gpu and item < _FLOAT32:

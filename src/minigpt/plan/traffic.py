@@ -111,20 +111,15 @@ class _Traffic:
         if self.config.parallel.sequence:
             not_split = held.whole + held.rest
             self.add("all-reduce", ("model",), _FLOAT32 * not_split, 1)
-        self.add("all-reduce", ("data",), _FLOAT32 * (held.total + 2), 1)
+        divided = held.divided if self.config.parallel.zero else ()
+        self.add("all-reduce", ("data",), _FLOAT32 * (held.total - sum(divided) + 2), 1)
+        for number in divided:
+            self.add("reduce-scatter", ("data",), _FLOAT32 * number // self.sizes["data"], 1)
 
     def optimizer(self, held: Held) -> None:
         """The norm of the whole gradient; with ZeRO the parameters of all groups."""
-        tables = 1 if self.config.model.tie_embeddings else 2
-        sums: Counter[tuple[str, ...]] = Counter()
-        for axes, number in (
-            (("model",), held.num_split),
-            (("pipe",), held.num_parameters),
-            (_VOCAB_AXES, tables),
-        ):
-            sums[tuple(axis for axis in axes if self.sizes[axis] > 1)] += number
-        for axes, number in sums.items():
-            self.add("all-reduce", axes, _FLOAT32 * number, 1)
-        if self.config.parallel.zero:
+        zero = self.config.parallel.zero and held.divided
+        self.add("all-reduce", AXES if zero else _VOCAB_AXES, _FLOAT32, 1)
+        if zero:
             for number in held.divided:
                 self.add("all-gather", ("data",), _FLOAT32 * number, 1)

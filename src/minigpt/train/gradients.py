@@ -6,8 +6,9 @@ once, at the end. On one device the same program has nothing to exchange.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,8 @@ from minigpt.model.gpt import GPT, GPTSpec, run_layers
 from minigpt.model.loss import target_weights
 from minigpt.model.peers import ALONE, Peers
 from minigpt.parallel.axes import Axes, varying
-from minigpt.parallel.mesh import VOCAB_AXES
+from minigpt.parallel.mesh import AXES, VOCAB_AXES
+from minigpt.parallel.order import in_order
 from minigpt.parallel.pipeline import (
     Stages,
     accumulated_gradients,
@@ -30,7 +32,7 @@ from minigpt.parallel.pipeline import (
 )
 from minigpt.parallel.schedule import Schedule
 from minigpt.parallel.sequence import entering_product, leaving_product
-from minigpt.parallel.sharding import BATCH, param_specs
+from minigpt.parallel.sharding import BATCH, gradient_specs, param_specs
 from minigpt.train.state import Params, StateLayout, init_params
 
 
@@ -61,6 +63,22 @@ def with_sequence_divided(peers: Peers, axes: Axes, num_peers: int, *, remat: bo
     )
 
 
+class Gradients(NamedTuple):
+    """Of one batch.
+
+    Attributes:
+        mean: float32 gradients of the mean loss, as the moments lie.
+        loss: mean over the valid targets.
+        num_tokens: valid targets.
+        norm: of all of ``mean`` together.
+    """
+
+    mean: Params
+    loss: jax.Array
+    num_tokens: jax.Array
+    norm: jax.Array
+
+
 class ParallelModel:
     """A model on a mesh: what the training and the evaluation step are made of."""
 
@@ -77,6 +95,9 @@ class ParallelModel:
         self._graph, self._block_graph = nnx.graphdef(whole), nnx.graphdef(whole.blocks)
         shapes = jax.eval_shape(lambda: layout.to_chunks(init_params(spec, 0)))
         self._specs = jax.tree.map(self._axes.spec, param_specs(shapes))
+        zero = config.parallel.zero == 1
+        specs = gradient_specs(shapes, layout.mesh, zero=zero)
+        self._gradient_specs = jax.tree.map(self._axes.spec, specs)
         self._mesh = layout.mesh
         self._root_key = jax.random.key(config.train.seed)
         self._schedule = Schedule(
@@ -86,19 +107,15 @@ class ParallelModel:
             config.parallel.microbatches,
         )
 
-    def gradients(
-        self, params: Params, batch: Batch, step: jax.Array
-    ) -> tuple[Params, jax.Array, jax.Array]:
-        """float32 gradients of the mean loss, the mean loss, and the number of valid targets.
+    def gradients(self, params: Params, batch: Batch, step: jax.Array) -> "Gradients":
+        """float32 gradients of the mean loss over the whole batch.
 
         Gradients of the *summed* loss are added up over microbatches and groups; the division by
         the number of valid targets of the whole batch comes once, at the end, so that rows with
         more valid targets weigh more, however the batch is cut.
         """
 
-        def local(
-            params: Params, batch: Batch, step: jax.Array
-        ) -> tuple[jax.Array, Params, jax.Array]:
+        def local(params: Params, batch: Batch, step: jax.Array) -> Gradients:
             layers, rest = _split(self._unsummed(params))
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
@@ -110,12 +127,14 @@ class ParallelModel:
                 zero, one = self._residual_stream(rows), jnp.where(step >= 0, 1, 0)
                 loss, found = pipelined_gradients(stages, self._schedule, layers, rest, zero, one)
             gradients = self._over_positions({"blocks": found[0], **found[1]}, params)
-            return self._axes.sum((loss, gradients, rows.weights.sum()), "data")
+            loss, gradients, num_tokens = self._over_groups(loss, gradients, rows.weights.sum())
+            return Gradients(gradients, loss, num_tokens, self._norm(gradients))
 
-        run = self._on_mesh(local, (P(), self._specs, P()))
-        total, summed, num_tokens = run(params, batch, step)
+        everywhere: Any = P()
+        specs = Gradients(self._gradient_specs, everywhere, everywhere, everywhere)
+        summed, total, num_tokens, norm = self._on_mesh(local, specs)(params, batch, step)
         mean = jax.tree.map(lambda gradient: gradient / num_tokens, summed)
-        return mean, total / num_tokens, num_tokens
+        return Gradients(mean, total / num_tokens, num_tokens, norm / num_tokens)
 
     def loss_sum(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Summed loss and number of valid targets, without dropout."""
@@ -153,6 +172,34 @@ class ParallelModel:
 
         # All of them before the sums over ``data``: collectives need an order.
         return lax.optimization_barrier(jax.tree.map(complete, gradients, params))
+
+    def _over_groups(
+        self, loss: jax.Array, gradients: Params, num_tokens: jax.Array
+    ) -> tuple[jax.Array, Params, jax.Array]:
+        """Sums over the data groups; of a gradient whose moments are divided, a group's part."""
+        leaves, tree = jax.tree.flatten(gradients)
+        dims = [_data_dim(spec) for spec in jax.tree.leaves(self._gradient_specs)]
+        whole = [leaf for leaf, dim in zip(leaves, dims, strict=True) if dim is None]
+        loss, whole, num_tokens = self._axes.sum((loss, whole, num_tokens), "data")
+        parts: list[jax.Array] = []
+        before = loss
+        for leaf, dim in zip(leaves, dims, strict=True):
+            if dim is not None:  # one after the other: collectives need an order
+                ready, before = in_order(leaf, before)
+                before = self._axes.sum_scatter(ready, "data", dim=dim)
+            parts.append(whole.pop(0) if dim is None else before)
+        return loss, jax.tree.unflatten(tree, parts), num_tokens
+
+    def _norm(self, gradients: Params) -> jax.Array:
+        """The norm of the whole gradient: one sum over all axes that divide some of it."""
+        leaves = jax.tree.leaves(gradients)
+        dividing = [_axes_of(spec) for spec in jax.tree.leaves(self._gradient_specs)]
+        axes = [axis for axis in self._axes.active if any(axis in names for names in dividing)]
+        squares = jnp.float32(0)
+        for leaf, names in zip(leaves, dividing, strict=True):
+            copies = math.prod(self._mesh.shape[axis] for axis in axes if axis not in names)
+            squares += self._axes.vary(jnp.square(leaf).sum(), *axes) / copies
+        return jnp.sqrt(self._axes.sum(squares, *axes))
 
     def _residual_stream(self, rows: "_Rows") -> jax.Array:
         """Zeros of what travels between stages."""
@@ -224,6 +271,16 @@ class _Rows:
     def keys_of(self, m: jax.Array) -> jax.Array | None:
         """Dropout keys of a microbatch's rows."""
         return None if self.keys is None else self.keys[m]
+
+
+def _data_dim(spec: P) -> int | None:
+    """The dimension that is divided over ``data``."""
+    return next((dim for dim, axes in enumerate(spec) if axes in ("data", ("data",))), None)
+
+
+def _axes_of(spec: P) -> set[str]:
+    """The mesh axes of a partition."""
+    return {axis for entry in spec if entry for axis in ((entry,) if entry in AXES else entry)}
 
 
 def _split(params: Params) -> tuple[Params, Params]:

@@ -5,7 +5,6 @@ from typing import NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
@@ -45,14 +44,10 @@ def make_train_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.s
     optimizer = make_optimizer(config.optimizer, config.train.steps)
     schedule = learning_rate_schedule(config.optimizer, config.train.steps)
     model = ParallelModel(config, spec, layout)
-    shardings = layout.shardings(state_shapes(spec, optimizer, layout))
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        gradients, loss, num_tokens = model.gradients(state.params, batch, state.step)
-        # Whole on every data group: moments that are divided would pull the division up to here
-        # and break the one sum over the groups into many.
-        gradients = lax.with_sharding_constraint(gradients, shardings.params)
-        grad_norm = optax.tree.norm(gradients)
+        found = model.gradients(state.params, batch, state.step)
+        gradients, loss, num_tokens, grad_norm = found
         if config.optimizer.clip_norm > 0:
             scale = jnp.minimum(1.0, config.optimizer.clip_norm / grad_norm)
             gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
@@ -62,6 +57,7 @@ def make_train_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.s
         return TrainState(state.step + 1, params, opt_state), metrics
 
     # Spelt out, or a second program is compiled for shardings that are spelt differently.
+    shardings = layout.shardings(state_shapes(spec, optimizer, layout))
     return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
 
 

@@ -1,5 +1,7 @@
 """What was measured becomes the cluster that the planner counts with."""
 
+import dataclasses
+
 import pytest
 from doctor.made_up import device, node
 
@@ -72,4 +74,11 @@ def test_virtual_devices_share_their_machine():
 def test_nothing_measured_is_no_cluster(lacking):
     assert hardware(Config(), findings(measured("cpu", 1))) is not None
     assert hardware(Config(), findings(measured("cpu", 1, **{lacking: None}))) is None
-    assert hardware(Config(), findings(measured("cpu", 2))) is None
+    failed = dataclasses.replace(findings(measured("cpu", 2)), mesh_failure="does not divide")
+    assert hardware(Config(), failed) is None
+
+
+def test_a_mesh_of_one_of_several_devices():
+    found = hardware(Config(parallel=ParallelConfig(data=1)), findings(measured("cpu", 8)))
+    assert (found.nodes, found.devices_per_node) == (1, 1)
+    assert found.device_memory == 2**34 / 8

@@ -14,16 +14,17 @@ from minigpt.plan.hlo import Collective
 
 
 def hardware(config: Config, findings: Findings) -> Cluster | None:
-    """The cluster that was examined; None where no device or no link of several was measured.
+    """The cluster that was examined; None where no device was, or no mesh could be made.
 
     A worker counts as a node, as links between processes go over the network even where they share
-    a machine. CPU devices share their machine's memory: each is given its part. Where no
-    axis of the mesh lies within a worker, links inside are taken to be those between workers.
+    a machine. CPU devices share their machine's memory: each is given its part. Where no axis of
+    the mesh lies within a worker, links inside are taken to be those between workers. A mesh of one
+    device has no links, and is a cluster of one device.
     """
     devices, workers, links = findings.devices, findings.workers, findings.links
     rates = [facts.matrix_flops for facts in devices if facts.matrix_flops]
     bandwidths = [facts.memory_bandwidth for facts in devices if facts.memory_bandwidth]
-    if not rates or not bandwidths or (not links and sum(d.count for d in devices) > 1):
+    if not rates or not bandwidths or findings.mesh_failure:
         return None
     count, on_cpu = devices[0].count, devices[0].platform == "cpu"
     sharing = count * max(Counter(worker.node for worker in workers).values()) if on_cpu else 1
@@ -37,8 +38,8 @@ def hardware(config: Config, findings: Findings) -> Cluster | None:
     between_nodes = _slowest(between, shape, count)
     return Cluster(
         name=workers[0].processor if on_cpu else devices[0].kind,
-        nodes=len(devices),
-        devices_per_node=count,
+        nodes=len(devices) if links else 1,
+        devices_per_node=count if links else 1,
         platform={"gpu": "cuda"}.get(devices[0].platform, devices[0].platform),
         device_memory=total_memory / sharing,
         matrix_flops=Rates(**{config.train.compute_dtype: min(rates)}),

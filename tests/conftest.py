@@ -10,6 +10,8 @@ os.environ.setdefault(
     " --xla_cpu_collective_call_warn_stuck_timeout_seconds=20"
     " --xla_cpu_collective_call_terminate_timeout_seconds=60",
 )
+# Ray's workers make way for everything else on the machine; here that is the other tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Tests compile the same small programs many times over.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="minigpt-tests-")
@@ -26,6 +28,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 install_import_hook("minigpt", "typecheck.check_types")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """Tests that start processes of their own run one after the other."""
     for item in items:

@@ -28,7 +28,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 install_import_hook("minigpt", "typecheck.check_types")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items):
     """Tests that start processes of their own run one after the other."""
     for item in items:

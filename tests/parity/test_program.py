@@ -56,8 +56,8 @@ def test_sequence_parallel_layers_gather_and_scatter(remat, recomputed):
     forward = {"all-gather": 2, "reduce-scatter": 2}
     backward = {"all-gather": 4, "reduce-scatter": 2 + recomputed}
     # Outside, forward and backward: embedding and final hidden states, each once. Reduced are the
-    # loss's maximum and sums, and the gradients.
-    outside = {"all-gather": 2, "reduce-scatter": 2, "all-reduce": 3}
+    # loss's maximum and sums, the gradients, and their norm.
+    outside = {"all-gather": 2, "reduce-scatter": 2, "all-reduce": 4}
     assert [dict(counts) for counts in found.values()] == [forward, backward, outside]
 
 

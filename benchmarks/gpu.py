@@ -26,11 +26,11 @@ from minigpt.bench import device_rates
 from minigpt.config import ClusterConfig, Config, ModelConfig, ParallelConfig, TrainConfig
 from minigpt.data.batches import Batch
 from minigpt.model.flops import train_flops_per_token
+from minigpt.model.sizes import padded_vocabulary
 from minigpt.parallel.sharding import BATCH
 from minigpt.plan.clusters import Cluster, Rates
 from minigpt.plan.cost import step_time
 from minigpt.plan.memory import step_memory
-from minigpt.plan.search import padded_vocabulary
 from minigpt.train.hardware import peak_flops
 from minigpt.train.optimizer import make_optimizer
 from minigpt.train.state import StateLayout, init_state, model_spec

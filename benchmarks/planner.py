@@ -16,9 +16,9 @@ from typing import Any
 
 from minigpt.commands.options import parse_config
 from minigpt.data.tokenizer import load_tokenizer
+from minigpt.model.sizes import padded_vocabulary
 from minigpt.plan.clusters import load_cluster
 from minigpt.plan.cost import step_time
-from minigpt.plan.search import padded_vocabulary
 
 SMALL = (
     *("--model.num-layers", "4", "--model.num-heads", "4", "--model.embed-dim", "256"),

@@ -19,8 +19,9 @@ from rich.table import Table
 
 from minigpt.config import Config, ModelConfig, ParallelConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.model.sizes import padded_vocabulary
 from minigpt.plan.clusters import load_cluster
-from minigpt.plan.search import Plan, padded_vocabulary, plans
+from minigpt.plan.search import Plan, plans
 
 FOLDER = Path(__file__).parent / "published"
 

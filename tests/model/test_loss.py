@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from minigpt.model import loss
-from minigpt.model.loss import chunk_size, cross_entropy_sum, target_weights
+from minigpt.model import sizes
+from minigpt.model.loss import cross_entropy_sum, target_weights
+from minigpt.model.sizes import chunk_size
 
 
 def plain(x, embedding, targets, weights, vocab_size):
@@ -26,7 +27,7 @@ def example(vocab=384, vocab_size=300, batch=2, seq=8, embed=16):
 
 @pytest.mark.parametrize("max_chunk", [64, 128, 10_000])
 def test_equals_the_plain_loss_and_its_gradients(monkeypatch, max_chunk):
-    monkeypatch.setattr(loss, "MAX_CHUNK", max_chunk)
+    monkeypatch.setattr(sizes, "MAX_CHUNK", max_chunk)
     x, embedding, targets, weights = example()
 
     def value_and_grads(function):
@@ -74,7 +75,7 @@ def test_memory_does_not_hold_all_logits():
 @pytest.mark.parametrize("vocab", [128, 384, 32000, 50304, 25152])
 def test_chunks_divide_the_vocabulary(vocab):
     assert vocab % chunk_size(vocab) == 0
-    assert min(vocab, 1000) <= chunk_size(vocab) <= loss.MAX_CHUNK
+    assert min(vocab, 1000) <= chunk_size(vocab) <= sizes.MAX_CHUNK
 
 
 def test_a_target_counts_if_it_is_within_the_row():

@@ -6,9 +6,10 @@ import pytest
 
 from minigpt.config import Config, ModelConfig, TrainConfig
 from minigpt.errors import ConfigError
+from minigpt.model.sizes import padded_vocabulary
 from minigpt.plan.clusters import load_cluster
 from minigpt.plan.explain import explain
-from minigpt.plan.search import padded_vocabulary, plans
+from minigpt.plan.search import plans
 
 LARGE = ModelConfig(num_layers=48, num_heads=25, embed_dim=1600, seq_length=1024)
 

@@ -85,9 +85,10 @@ def _rank(config: "Config", spec: str, options: _Options) -> None:
     from rich.console import Console
 
     from minigpt.data.tokenizer import load_tokenizer
+    from minigpt.model.sizes import padded_vocabulary
     from minigpt.plan.clusters import load_cluster
     from minigpt.plan.explain import explain
-    from minigpt.plan.search import padded_vocabulary, plans
+    from minigpt.plan.search import plans
     from minigpt.plan.table import plan_table, plan_values
 
     vocab_size = load_tokenizer(config.data.tokenizer).vocab_size

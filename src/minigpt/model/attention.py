@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from minigpt.model.dropout import fold_rows
+from minigpt.model.sizes import BLOCK
 
-BLOCK = 128
 _MASKED = -1e30
 _AMPERE = (8, 0)  # the first GPUs that cuDNN's attention runs on; a T4 is (7, 5)
 

@@ -30,9 +30,9 @@ from minigpt.model.dropout import dropout, fold, fold_rows
 from minigpt.model.loss import cross_entropy_sum
 from minigpt.model.peers import ALONE, Peers
 from minigpt.model.pointwise import gelu, normalize
+from minigpt.model.sizes import padded_vocabulary
 
 INIT_STD = 0.02
-VOCAB_MULTIPLE = 128
 FLOAT32 = jnp.dtype(jnp.float32)
 
 LayerParams = Any
@@ -53,7 +53,7 @@ class GPTSpec:
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the embedding: the vocabulary rounded up to a multiple that divides well."""
-        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        return padded_vocabulary(self.vocab_size)
 
 
 def _param(rngs: nnx.Rngs, shape: tuple[int, ...], std: float) -> nnx.Param[jax.Array]:

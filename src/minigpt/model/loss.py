@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from minigpt.model.peers import ALONE, Peers
+from minigpt.model.sizes import chunk_size
 
-MAX_CHUNK = 2560
 _MASKED = -1e30
 
 
@@ -95,11 +95,6 @@ def _chunks(output_embedding: Array, dtype: jnp.dtype, peers: Peers) -> tuple[Ar
     shape = (vocab // chunk, chunk, embed)
     first_ids = peers.first_vocab(vocab) + jnp.arange(0, vocab, chunk)
     return output_embedding.astype(dtype).reshape(shape), first_ids
-
-
-def chunk_size(vocab: int) -> int:
-    """The largest divisor of ``vocab`` that is at most ``MAX_CHUNK``."""
-    return next(size for size in range(min(vocab, MAX_CHUNK), 0, -1) if vocab % size == 0)
 
 
 def _logits(

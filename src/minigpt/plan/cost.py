@@ -11,11 +11,12 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 
 from minigpt.config import Config
+from minigpt.model.sizes import MAX_CHUNK
 from minigpt.parallel.schedule import Schedule
 from minigpt.plan.clusters import Cluster
 from minigpt.plan.counts import held_parameters
 from minigpt.plan.hlo import AXES, Collective
-from minigpt.plan.memory import BLOCK, MAX_CHUNK
+from minigpt.plan.memory import keys_per_query
 from minigpt.plan.traffic import step_traffic
 
 Shape = tuple[int, int, int]
@@ -117,12 +118,6 @@ class _Work:
         held = held_parameters(config, shape, padded_vocab)
         moved = _OPTIMIZER_BYTES // 2 * (held.total + held.moments)
         self.optimizer = moved / memory
-
-
-def keys_per_query(seq: int, block: int = BLOCK) -> float:
-    """Keys that the blocks of ``model.attention`` look at, a mean over the queries."""
-    pairs = sum((min(seq - at, block)) * min(at + block, seq) for at in range(0, seq, block))
-    return pairs / seq
 
 
 def exchange_seconds(

@@ -12,13 +12,11 @@ Notation: a microbatch of ``R`` rows of ``T`` positions on one device, ``E`` wid
 from dataclasses import dataclass, fields
 
 from minigpt.config import Config
+from minigpt.model.sizes import BLOCK, chunk_size
 from minigpt.parallel.schedule import Schedule
 from minigpt.plan.counts import held_parameters
 
 _FLOAT32 = 4
-BLOCK = 128
-MAX_CHUNK = 2560
-"""As in ``model.attention`` and ``model.loss``, which would load jax."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,18 +112,17 @@ class _Microbatch:
         elif gpu and item < _FLOAT32:
             worked = 0.0  # cuDNN's attention never holds scores
         else:
-            worked = 2.1 * _FLOAT32 * scores * _scores_per_query(model.seq_length)
+            # Blocks are computed side by side.
+            worked = 2.1 * _FLOAT32 * scores * keys_per_query(model.seq_length)
         of_split = (20 if item == _FLOAT32 else 12) * _FLOAT32 * split
         of_own = (3 if item == _FLOAT32 else 2) * _FLOAT32 * own
         self.attention = round(of_split + of_own + worked)
         self.layer = max(self.mlp, self.attention)
-        chunk = next(c for c in range(min(held_vocab, MAX_CHUNK), 0, -1) if held_vocab % c == 0)
+        chunk = chunk_size(held_vocab)
         self.logits = 3 * _FLOAT32 * rows * model.seq_length * chunk + 4 * item * own
 
 
-def _scores_per_query(seq: int) -> float:
-    """Keys of a query's block, added up over the blocks, as blocks are computed side by side."""
-    return (
-        sum(min(start + BLOCK, seq) * min(BLOCK, seq - start) for start in range(0, seq, BLOCK))
-        / seq
-    )
+def keys_per_query(seq: int) -> float:
+    """Keys that the blocks of ``model.attention`` look at, a mean over the queries."""
+    pairs = sum(min(BLOCK, seq - at) * min(at + BLOCK, seq) for at in range(0, seq, BLOCK))
+    return pairs / seq

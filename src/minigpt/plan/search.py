@@ -96,11 +96,6 @@ class Plan:
         return ", ".join(words)
 
 
-def padded_vocabulary(vocab_size: int) -> int:
-    """Rows of the embedding, as ``model.gpt`` pads it, without loading jax."""
-    return -(-vocab_size // 128) * 128
-
-
 def plans(config: Config, cluster: Cluster, vocab_size: int, padded_vocab: int) -> list[Plan]:
     """All valid plans over all devices of a cluster: those that fit by time, then the others.
 

@@ -21,6 +21,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax
 import pytest
 from jaxtyping import install_import_hook
+from xdist.scheduler import LoadScopeScheduling
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -28,11 +29,27 @@ jax.config.update("jax_num_cpu_devices", 8)
 install_import_hook("minigpt", "typecheck.check_types")
 
 
+class _ByFile(LoadScopeScheduling):
+    """A file's tests share a worker, and so do all that start processes: one after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return "processes" if _starts_processes(file) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return _ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """Tests that start processes of their own run one after the other."""
-    for item in items:
-        if item.get_closest_marker("ray") or "launch" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+    """What takes longest comes first, so that the workers end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (not _starts_processes(item.nodeid), item.path not in slow))
+
+
+def _starts_processes(file: str) -> bool:
+    return "/launch/" in file or "/test_ray" in file
 
 
 @pytest.fixture

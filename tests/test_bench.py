@@ -15,6 +15,8 @@ KEYS = {
     *("flops_per_step", "compile_seconds", "step_seconds", "tokens_per_second"),
     *("model_flops_per_second", "matmul_flops_per_second", "ratio_to_matmul"),
     *("argument_bytes", "temporary_bytes"),
+    *("platform", "device_memory_bytes"),
+    *("device_matmul_flops_per_second", "device_elementwise_bytes_per_second"),
 }
 
 
@@ -69,6 +71,7 @@ def test_the_table():
         "tokens_per_second": 16384.0,
         "model_flops_per_second": 2e12,
         "matmul_flops_per_second": 4e12,
+        "device_elementwise_bytes_per_second": 5e10,
         "ratio_to_matmul": 0.5,
         "argument_bytes": 2**30,
         "temporary_bytes": 2**20,
@@ -85,6 +88,7 @@ def test_the_table():
         "tokens/s": "16,384",
         "model FLOP/s": "2,000.0 GFLOP/s",
         "matrix product": "4,000.0 GFLOP/s",
+        "elementwise, a device": "50.0 GB/s",
         "ratio": "50.0 %",
         "memory: arguments": "1,024 MiB",
         "memory: temporaries": "1 MiB",

@@ -16,7 +16,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _cache = tempfile.TemporaryDirectory(prefix="minigpt-tests-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import pytest

@@ -23,6 +23,7 @@ KEYS = {
 @pytest.fixture(autouse=True)
 def small_measurements(monkeypatch):
     monkeypatch.setattr(module, "MATMUL_SIZES", (32, 64))
+    monkeypatch.setattr(module, "ELEMENTS", 4096)
     monkeypatch.setattr(module, "REPEATS", 2)
 
 

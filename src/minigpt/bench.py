@@ -23,8 +23,10 @@ from minigpt.train.state import StateLayout, init_state, model_spec
 from minigpt.train.step import make_train_step
 
 MATMUL_SIZES = (1024, 2048)
+ELEMENTS = 2**22
 REPEATS = 5
-_LARGE_SIZE = 8192
+_ACCELERATOR_MATMUL_SIZE = 8192
+_ACCELERATOR_ELEMENTS = 2**26
 _PASSES = 8
 
 
@@ -117,12 +119,12 @@ def device_rates(dtype: str) -> tuple[float, float]:
         normal = jax.jit(lambda: jax.random.normal(jax.random.key(0), shape).astype(dtype))
         return jax.device_put(normal(), sharding)
 
-    size = MATMUL_SIZES[-1] if on_cpu else _LARGE_SIZE
+    size = MATMUL_SIZES[-1] if on_cpu else _ACCELERATOR_MATMUL_SIZE
     operand = draw(size, size, dtype=dtype)
     product = jax.jit(lambda a: jnp.einsum("nik,njk->nij", a, a), out_shardings=sharding)
     flops = 2 * size**3 / best_seconds(product, operand, repeats=5)
 
-    x = draw(2**22 if on_cpu else 2**26)
+    x = draw(ELEMENTS if on_cpu else _ACCELERATOR_ELEMENTS)
 
     def passes(x: jax.Array) -> jax.Array:
         return lax.fori_loop(0, _PASSES, lambda _, x: jax.nn.gelu(x) + 0.1, x)

@@ -28,6 +28,7 @@ def doctor(monkeypatch, capsys, tmp_path):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "MATMUL_SIZES", (32, 64))
+    monkeypatch.setattr(bench, "ELEMENTS", 4096)
     return run
 
 

@@ -64,7 +64,9 @@ def reference(tmp_path_factory):
     return losses(config), path
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    "mesh", [pytest.param("peers-in-a-process", marks=pytest.mark.long), "peers-across-processes"]
+)
 def test_two_processes_train_what_one_device_trains(tmp_path, reference, mesh):
     expected, path = reference
     config = config_in(tmp_path / "runs", path, **MESHES[mesh])

@@ -14,6 +14,7 @@ from tiny import (
 )
 
 from minigpt.train.optimizer import decay_mask, learning_rate_schedule
+from minigpt.train.step import COMPILER_OPTIONS
 
 
 def run_steps(config, num_steps=4, *, ragged=False):
@@ -156,3 +157,12 @@ def test_one_program_serves_all_steps():
     for seed in range(3):
         state, _ = step(state, batch_of(seed))
     assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("platform", COMPILER_OPTIONS)
+def test_the_compiler_knows_its_options(platform):
+    """Those of all platforms are checked by every backend."""
+    compiled = jax.jit(lambda x: x + 1).lower(1.0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        compiled.compile(compiler_options={"xla_gpu_enable_no_such_thing": True})
+    assert compiled.compile(compiler_options=COMPILER_OPTIONS[platform])(1.0) == 2

@@ -53,6 +53,7 @@ def blocked_attention(q: Array, k: Array, v: Array) -> Array:
     return _forward(q, k, v)[0]
 
 
+@jax.named_scope("attention")
 def _forward(q, k, v):  # noqa: ANN001, ANN202
     outputs, log_normalizers = [], []
     for start, stop in _blocks(q.shape[1]):
@@ -66,6 +67,7 @@ def _forward(q, k, v):  # noqa: ANN001, ANN202
     return jnp.concatenate(outputs, axis=1), (q, k, v, log_normalizers)
 
 
+@jax.named_scope("attention")
 def _backward(residuals, d_out):  # noqa: ANN001, ANN202
     q, k, v, log_normalizers = residuals
     seq = q.shape[1]
@@ -90,6 +92,7 @@ def _backward(residuals, d_out):  # noqa: ANN001, ANN202
 blocked_attention.defvjp(_forward, _backward)
 
 
+@jax.named_scope("attention")
 def attention_with_dropout(
     q: Float[Array, "batch seq heads head_dim"],
     k: Float[Array, "batch seq heads head_dim"],

@@ -17,6 +17,7 @@ def fold_rows(keys: Key[Array, " batch"], value: int | Array) -> Key[Array, " ba
     return jax.vmap(lambda key: jax.random.fold_in(key, value))(keys)
 
 
+@jax.named_scope("dropout")
 def dropout(
     x: Float[Array, "batch ..."],
     rate: float,

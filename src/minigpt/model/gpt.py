@@ -90,6 +90,7 @@ class Attention(nnx.Module):
         self.out_kernel = _param(rngs, (embed, heads, head_dim), _residual_std(model))
         self.out_bias = _zeros(embed)
 
+    @jax.named_scope("projections")
     def qkv(self, x: Float[Array, "batch own embed"]) -> tuple[Array, Array, Array]:
         """Queries, keys and values, each ``[batch, seq, heads, head_dim]`` in compute dtype."""
         kernel = self.qkv_kernel[...].astype(self.dtype)
@@ -97,6 +98,7 @@ class Attention(nnx.Module):
         qkv = qkv + self.qkv_bias[...].astype(self.dtype)
         return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
 
+    @jax.named_scope("projections")
     def project(self, heads: Float[Array, "batch seq heads head_dim"]) -> Array:
         """Head outputs back to the residual stream, ``[batch, own, embed]`` in float32."""
         kernel = self.out_kernel[...].astype(self.dtype)
@@ -116,6 +118,7 @@ class MLP(nnx.Module):
         self.down_kernel = _param(rngs, (embed, hidden), _residual_std(spec.model))
         self.down_bias = _zeros(embed)
 
+    @jax.named_scope("projections")
     def __call__(self, x: Float[Array, "batch own embed"]) -> Float[Array, "batch own embed"]:
         """``gelu(x up + b) down + b``, in float32."""
         up, down = (
@@ -175,6 +178,7 @@ class GPT(nnx.Module):
         if not model.tie_embeddings:
             self.output_embedding = _param(rngs, (vocab, model.embed_dim), INIT_STD)
 
+    @jax.named_scope("embedding")
     def embed(
         self, tokens: Int[Array, "batch seq"], positions: Int[Array, "#batch own"]
     ) -> Float[Array, "batch own embed"]:

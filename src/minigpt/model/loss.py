@@ -44,6 +44,7 @@ def cross_entropy_sum(
     return _forward(x, output_embedding, targets, weights, vocab_size, peers)[0]
 
 
+@jax.named_scope("cross_entropy")
 def _forward(x, output_embedding, targets, weights, vocab_size, peers):  # noqa: ANN001, ANN202
     x = peers.gather(x)
     chunks = _chunks(output_embedding, x.dtype, peers)
@@ -67,6 +68,7 @@ def _forward(x, output_embedding, targets, weights, vocab_size, peers):  # noqa:
     return loss, (x, output_embedding, targets, weights, log_normalizer)
 
 
+@jax.named_scope("cross_entropy")
 def _backward(vocab_size, peers, residuals, gradient):  # noqa: ANN001, ANN202
     x, output_embedding, targets, weights, log_normalizer = residuals
     scale = (gradient * weights)[..., None]

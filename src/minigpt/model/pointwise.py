@@ -19,6 +19,7 @@ def normalize(x: Float[Array, "... embed"]) -> Float[Array, "... embed"]:
     return _normalize_forward(x)[0]
 
 
+@jax.named_scope("normalize")
 def _normalize_forward(x):  # noqa: ANN001, ANN202
     x = x - x.mean(-1, keepdims=True)
     scale = jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + _EPSILON)
@@ -26,6 +27,7 @@ def _normalize_forward(x):  # noqa: ANN001, ANN202
     return normal, (normal, scale)
 
 
+@jax.named_scope("normalize")
 def _normalize_backward(residuals, d_normal):  # noqa: ANN001, ANN202
     normal, scale = residuals
     along = (d_normal * normal).mean(-1, keepdims=True)
@@ -41,10 +43,12 @@ def gelu(x: Float[Array, "... hidden"], bias: Float[Array, " hidden"]) -> Array:
     return _gelu_forward(x, bias)[0]
 
 
+@jax.named_scope("gelu")
 def _gelu_forward(x, bias):  # noqa: ANN001, ANN202
     return _gelu_and_derivative(x, bias)[0], (x, bias)
 
 
+@jax.named_scope("gelu")
 def _gelu_backward(residuals, d_out):  # noqa: ANN001, ANN202
     x, bias = residuals
     d_x = d_out * _gelu_and_derivative(x, bias)[1]

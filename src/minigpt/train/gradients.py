@@ -190,6 +190,7 @@ class ParallelModel:
             parts.append(whole.pop(0) if dim is None else before)
         return loss, jax.tree.unflatten(tree, parts), num_tokens
 
+    @jax.named_scope("gradient_norm")
     def _norm(self, gradients: Params) -> jax.Array:
         """The norm of the whole gradient: one sum over all axes that divide some of it."""
         leaves = jax.tree.leaves(gradients)

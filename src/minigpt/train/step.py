@@ -13,6 +13,13 @@ from minigpt.train.gradients import ParallelModel
 from minigpt.train.optimizer import learning_rate_schedule, make_optimizer
 from minigpt.train.state import Params, StateLayout, TrainState, state_shapes
 
+COMPILER_OPTIONS: dict[str, dict[str, bool | int | str]] = {
+    # Collectives are asynchronous of themselves; this one lets them run beside what does not need
+    # their result yet.
+    "gpu": {"xla_gpu_enable_latency_hiding_scheduler": True},
+}
+"""Of the training step, by platform of the devices."""
+
 
 class StepMetrics(NamedTuple):
     """Scalars of one step, on the device.
@@ -48,17 +55,23 @@ def make_train_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.s
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         found = model.gradients(state.params, batch, state.step)
         gradients, loss, num_tokens, grad_norm = found
-        if config.optimizer.clip_norm > 0:
-            scale = jnp.minimum(1.0, config.optimizer.clip_norm / grad_norm)
-            gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = cast("Params", optax.apply_updates(state.params, updates))
+        with jax.named_scope("optimizer"):
+            if config.optimizer.clip_norm > 0:
+                scale = jnp.minimum(1.0, config.optimizer.clip_norm / grad_norm)
+                gradients = jax.tree.map(lambda gradient: gradient * scale, gradients)
+            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+            params = cast("Params", optax.apply_updates(state.params, updates))
         metrics = StepMetrics(loss, grad_norm, jnp.asarray(schedule(state.step)), num_tokens)
         return TrainState(state.step + 1, params, opt_state), metrics
 
     # Spelt out, or a second program is compiled for shardings that are spelt differently.
     shardings = layout.shardings(state_shapes(spec, optimizer, layout))
-    return jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, None))
+    return jax.jit(
+        train_step,
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+        compiler_options=COMPILER_OPTIONS.get(layout.mesh.devices.flat[0].platform),
+    )
 
 
 def make_eval_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.stages.Wrapped:

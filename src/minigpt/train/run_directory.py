@@ -106,11 +106,14 @@ class RunDirectory:
                 "overwritten: choose another run.name, or use run.resume auto to continue"
             )
         old_config, old_data = self.read_config()
+        imported = not old_data  # nothing was trained on yet
         changed = [
             f"{name}: {old} there, {new} here"
             for name, (old, new) in differences(old_config, config).items()
-            if not name.startswith(_FREE_GROUPS) and name not in _FREE_FIELDS
-        ] + _data_changes(old_data, data)
+            if not (_is_free(name) or (imported and _is_free_after_import(name)))
+        ]
+        if not imported:
+            changed += _data_changes(old_data, data)
         if changed:
             listed = "".join(f"\n  {change}" for change in changed)
             raise ConfigError(
@@ -118,6 +121,16 @@ class RunDirectory:
                 "choose another run.name for a new run, or use the same values to continue"
             )
         return True
+
+
+def _is_free(name: str) -> bool:
+    return name.startswith(_FREE_GROUPS) or name in _FREE_FIELDS
+
+
+def _is_free_after_import(name: str) -> bool:
+    """Everything but what the weights themselves are of."""
+    is_of_weights = name.startswith("model.") and name != "model.dropout"
+    return not is_of_weights and name != "data.tokenizer"
 
 
 def _data_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

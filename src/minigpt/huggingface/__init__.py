@@ -1,0 +1,1 @@
+"""GPT-2 in the format of Hugging Face: its tensors, and folders of them."""

@@ -1,0 +1,71 @@
+"""Runs from Hugging Face's folders, and folders from runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from minigpt.config import Config, DataConfig, OptimizerConfig, ParallelConfig, RunConfig
+from minigpt.data.tokenizer import load_tokenizer
+from minigpt.errors import ConfigError
+from minigpt.huggingface.folder import read_gpt2, write_gpt2
+from minigpt.train.checkpoint import Checkpoints, Progress
+from minigpt.train.optimizer import make_optimizer
+from minigpt.train.run_directory import RunDirectory
+from minigpt.train.state import TrainState, init_params, model_spec
+
+FINE_TUNING = OptimizerConfig(learning_rate=5e-5, min_learning_rate=5e-6)
+"""Gentler than the defaults, which are for weights that were just drawn."""
+
+
+def import_run(place: Path, run: Path) -> Config:
+    """Make a run at step 0 of a GPT-2's weights, which ``train`` continues on any mesh.
+
+    Args:
+        place: a folder with ``config.json``, or a safetensors file beside one.
+        run: the run directory to make.
+
+    Returns:
+        The configuration that was written.
+
+    Raises:
+        ConfigError: there is something in ``run``.
+        CheckpointError: ``place`` cannot be read as a GPT-2.
+    """
+    if run.exists() and (not run.is_dir() or any(run.iterdir())):
+        raise ConfigError(f"{str(run)!r} is not empty, and nothing is overwritten: name another")
+    found = read_gpt2(place)
+    config = Config(
+        run=RunConfig(name=run.name, directory=str(run.parent)),
+        data=DataConfig(tokenizer=found.tokenizer),  # pyright: ignore[reportArgumentType]
+        model=found.model,
+        optimizer=FINE_TUNING,
+        parallel=ParallelConfig(data=1),
+    )
+    params = jax.device_put(found.params)
+    optimizer = make_optimizer(config.optimizer, config.train.steps)
+    state = TrainState(jnp.int32(0), params, optimizer.init(params))
+    directory = RunDirectory(run)
+    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
+        checkpoints.save(state, Progress(step=0))
+    # Data decides nothing yet: the first training writes its own.
+    directory.write_config(replace(config, parallel=ParallelConfig()), {})
+    return config
+
+
+def export_run(run: Path, folder: Path) -> int:
+    """Write the newest checkpoint of a run for ``transformers``; returns its step.
+
+    Raises:
+        CheckpointError: there is no run, or none of its checkpoints can be read.
+        ConfigError: there is something in ``folder``.
+    """
+    directory = RunDirectory(run)
+    config, _ = directory.read_config()
+    tokenizer = load_tokenizer(config.data.tokenizer)
+    target = jax.eval_shape(lambda: init_params(model_spec(config, tokenizer.vocab_size), 0))
+    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
+        params, progress = checkpoints.restore_params(target)
+    write_gpt2(folder, params, config.model, tokenizer)
+    return progress.step

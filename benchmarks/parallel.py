@@ -115,12 +115,21 @@ def compile_time() -> dict[str, float]:
 
 
 def overhead() -> dict[str, Any]:
-    """Step time of 8 devices against one device doing the same work on the same cores."""
+    """Step time of 2, 4 and 8 devices against one device doing the same work on the same cores."""
     model = ModelConfig(num_layers=8, num_heads=8, embed_dim=256, seq_length=256)
+    meshes = [
+        ((1, 1, 1), {}),
+        *(((1, n, 1), {}) for n in (2, 4, 8)),
+        *(((1, 1, n), {}) for n in (2, 4, 8)),
+        ((1, 1, 8), {"sequence": True}),
+        *(((n, 1, 1), {}) for n in (2, 4, 8)),
+        ((2, 2, 2), {}),
+    ]
     found: dict[str, Any] = {}
-    for shape in MESHES:
-        microbatches = {1: 1, 2: 4, 8: 16}[shape[0]]
-        found[_name(shape)] = _step_seconds(config_of(shape, model, 16, microbatches=microbatches))
+    for shape, parallel in meshes:
+        microbatches = {1: 1, 2: 4, 4: 8, 8: 16}[shape[0]]
+        config = config_of(shape, model, 16, microbatches=microbatches, **parallel)
+        found[_name(shape) + ", sequence" * bool(parallel)] = _step_seconds(config)
     one = found[_name((1, 1, 1))]
     return {name: {"step_seconds": s, "ratio": s / one} for name, s in found.items()}
 

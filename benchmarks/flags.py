@@ -18,13 +18,10 @@ FLAGS: dict[str, dict[str, Any]] = {
     "vectors of 512 bits": {"xla_cpu_prefer_vector_width": 512},
     "concurrent scheduler": {"xla_cpu_enable_concurrency_optimized_scheduler": True},
     "one codegen part": {"xla_cpu_parallel_codegen_split_count": 1},
-    "no SLP vectorizer": {"xla_cpu_disable_slp_vectorizer": True},
-    "loops not unrolled": {"xla_cpu_disable_loop_unrolling": True},
     "new tiling": {"xla_cpu_use_new_xtile_lowering": True},
     "fast min and max": {"xla_cpu_enable_fast_min_max": True},
     "oneDNN": {"xla_cpu_use_onednn": True},
     "XNNPACK": {"xla_cpu_use_xnnpack": True},
-    "optimised for size": {"xla_cpu_optimize_for_size": True},
 }
 ROUNDS = 4
 

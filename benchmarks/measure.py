@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from step_profile import STEP, VOCAB
 
 from minigpt.bench import bench, best_seconds
 from minigpt.config import CheckpointConfig, Config, ModelConfig, TrainConfig
@@ -37,8 +38,7 @@ from minigpt.train.optimizer import make_optimizer
 from minigpt.train.state import StateLayout, init_state, model_spec, state_shapes
 from minigpt.train.step import make_train_step
 
-STEP = ModelConfig(num_layers=6, num_heads=6, embed_dim=384, seq_length=256)
-VOCAB, PADDED_VOCAB = 50257, 50304
+PADDED_VOCAB = 50304
 LAYOUT = StateLayout(make_mesh((1, 1, 1)), interleave=1, zero=False)
 
 

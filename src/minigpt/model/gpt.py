@@ -95,7 +95,7 @@ class Attention(nnx.Module):
         """Queries, keys and values, each ``[batch, seq, heads, head_dim]`` in compute dtype."""
         kernel = self.qkv_kernel[...].astype(self.dtype)
         qkv = self.peers.enter("btd,chkd->btchk", x.astype(self.dtype), kernel)
-        qkv = qkv + self.qkv_bias[...].astype(self.dtype)
+        qkv = (qkv + self.qkv_bias[...]).astype(self.dtype)  # its gradient is a float32 sum
         return qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
 
     @jax.named_scope("projections")

@@ -4,6 +4,7 @@ GPT-2's linear layers keep their weights as ``[in, out]``, MiniGPT as ``[out, in
 told apart; everything else has the same numbers in the same order.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -117,26 +118,25 @@ def _layer(model: ModelConfig) -> dict[str, _Tensor]:
     hidden, norm = (model.hidden_dim,), (model.embed_dim,)
     heads = (model.num_heads, model.head_dim)
 
-    def linear(of: str, into: tuple[int, ...], out: tuple[int, ...]) -> dict[str, _Tensor]:
-        """A weight and a bias; ``of`` is GPT-2's name and ours, ``module.name``."""
-        theirs, ours = of.split("=")
-        module, name = ours.split(".")
-        num_in, num_out = int(np.prod(into)), int(np.prod(out))
-        kernel = _Tensor(
-            (module, f"{name}_kernel"), (num_in, num_out), (*out, *into), transposed=True
-        )
-        bias = _Tensor((module, f"{name}_bias"), (num_out,), out)
-        return {f"{theirs}.weight": kernel, f"{theirs}.bias": bias}
+    def linear(
+        theirs: str, module: str, name: str, into: tuple[int, ...], out: tuple[int, ...]
+    ) -> dict[str, _Tensor]:
+        """A weight and a bias."""
+        shape, weight = (math.prod(into), math.prod(out)), (module, f"{name}_kernel")
+        return {
+            f"{theirs}.weight": _Tensor(weight, shape, (*out, *into), transposed=True),
+            f"{theirs}.bias": _Tensor((module, f"{name}_bias"), shape[1:], out),
+        }
 
     return {
         "ln_1.weight": _Tensor(("attention_norm", "scale"), norm, norm),
         "ln_1.bias": _Tensor(("attention_norm", "bias"), norm, norm),
-        **linear("attn.c_attn=attention.qkv", norm, (3, *heads)),
-        **linear("attn.c_proj=attention.out", heads, norm),
+        **linear("attn.c_attn", "attention", "qkv", norm, (3, *heads)),
+        **linear("attn.c_proj", "attention", "out", heads, norm),
         "ln_2.weight": _Tensor(("mlp_norm", "scale"), norm, norm),
         "ln_2.bias": _Tensor(("mlp_norm", "bias"), norm, norm),
-        **linear("mlp.c_fc=mlp.up", norm, hidden),
-        **linear("mlp.c_proj=mlp.down", hidden, norm),
+        **linear("mlp.c_fc", "mlp", "up", norm, hidden),
+        **linear("mlp.c_proj", "mlp", "down", hidden, norm),
     }
 
 

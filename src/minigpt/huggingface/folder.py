@@ -66,8 +66,7 @@ def write_gpt2(folder: Path, params: Params, model: ModelConfig, tokenizer: Toke
         ConfigError: there is something in the folder.
         CheckpointError: it cannot be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{str(folder)!r} is not empty, and nothing is overwritten: name another")
+    refuse_overwriting(folder)
     end = tokenizer.end_of_text
     config = {
         "architectures": ["GPT2LMHeadModel"],
@@ -112,6 +111,12 @@ def write_gpt2(folder: Path, params: Params, model: ModelConfig, tokenizer: Toke
         unfinished.replace(folder / _WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{str(folder)!r} cannot be written: {error}") from error
+
+
+def refuse_overwriting(folder: Path) -> None:
+    """Raise ``ConfigError`` where there is something in the folder, or in its place."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{str(folder)!r} is not empty, and nothing is overwritten: name another")
 
 
 def _model_of(config: Mapping[str, Any], file: Path) -> tuple[ModelConfig, int]:

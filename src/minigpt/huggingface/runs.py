@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from minigpt.config import Config, DataConfig, OptimizerConfig, ParallelConfig, RunConfig
 from minigpt.data.tokenizer import load_tokenizer
-from minigpt.errors import ConfigError
-from minigpt.huggingface.folder import read_gpt2, write_gpt2
+from minigpt.huggingface.folder import read_gpt2, refuse_overwriting, write_gpt2
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.optimizer import make_optimizer
 from minigpt.train.run_directory import RunDirectory
@@ -33,8 +32,7 @@ def import_run(place: Path, run: Path) -> Config:
         ConfigError: there is something in ``run``.
         CheckpointError: ``place`` cannot be read as a GPT-2.
     """
-    if run.exists() and (not run.is_dir() or any(run.iterdir())):
-        raise ConfigError(f"{str(run)!r} is not empty, and nothing is overwritten: name another")
+    refuse_overwriting(run)
     found = read_gpt2(place)
     config = Config(
         run=RunConfig(name=run.name, directory=str(run.parent)),

@@ -4,10 +4,8 @@ This process is the driver. It prepares the tokens with the cluster's CPUs, star
 through Ray Train's ``JaxTrainer``, and shows what they tell.
 """
 
-import threading
+import os
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from signal import Signals
@@ -108,22 +106,25 @@ class _Run:
     ) -> None:
         self._config, self._rows, self._store = config, rows, store
         self._signals, self._console = signals, console
-        actor: Any = ray.remote(num_cpus=0)(Terminal)
+        remote: Any = ray.remote
+        actor = remote(num_cpus=0, concurrency_groups={"fit": 1})(_Supervisor)
         node = ray.get_runtime_context().get_node_id()
-        here = NodeAffinitySchedulingStrategy(node, soft=False)
-        self._terminal = actor.options(scheduling_strategy=here).remote()
+        self._supervisor = actor.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),  # here
+            runtime_env={
+                "env_vars": {k: v for k, v in os.environ.items() if k.startswith("RAY_TRAIN_")}
+            },
+        ).remote()
         self._view: ConsoleSink | None = None
         self._training = False
         self._launched = launched
 
     def wait(self) -> Any:  # noqa: ANN401 - a FitResult
         """Start the workers and show what they tell until they have ended."""
-        running: Future[Any] = Future()
-        threading.Thread(target=_settle, args=(running, self._trainer().fit), daemon=True).start()
+        running = self._supervisor.fit.remote(self._trainer())
         told: int | None = None
         with self._signals.deferred():
-            while not running.done():
-                time.sleep(_POLL_SECONDS)
+            while not ray.wait([running], timeout=_POLL_SECONDS)[0]:
                 self._show()
                 if self._signals.received != told:
                     told = self._signals.received
@@ -131,10 +132,9 @@ class _Run:
         self._show()
         if self._view is not None:
             self._view.close()
-        try:
-            result = running.result().return_value
-        except TrainingFailedError as error:
-            raise MiniGPTError(explain(error, self._config)) from error
+        result = ray.get(running)
+        if isinstance(result, TrainingFailedError):
+            raise MiniGPTError(explain(result, self._config)) from result
         if isinstance(result, MiniGPTError):
             raise result
         return result
@@ -147,7 +147,7 @@ class _Run:
                 f"{what_is_kept(self._config)}",
                 signal_number=number,
             )
-        ray.get(self._terminal.stop.remote(number))
+        ray.get(self._supervisor.stop.remote(number))
 
     def _trainer(self) -> JaxTrainer:
         config, cluster = self._config, self._config.cluster
@@ -157,7 +157,7 @@ class _Run:
             train_loop_config={
                 "config": config,
                 "store_directory": self._store.directory.resolve(),
-                "terminal": self._terminal,
+                "terminal": self._supervisor,
                 "launched": self._launched,
             },
             jax_config=RuntimeConfig(
@@ -175,13 +175,13 @@ class _Run:
                     max_failures=cluster.max_failures,
                     controller_failure_limit=10,  # 10 minutes, for nodes that are being added
                 ),
-                callbacks=[FailureNotice(self._terminal)],
+                callbacks=[FailureNotice(self._supervisor)],
                 worker_runtime_env={"env_vars": worker_environment(cluster)},
             ),
         )
 
     def _show(self) -> None:
-        for kind, what in ray.get(self._terminal.take.remote()):
+        for kind, what in ray.get(self._supervisor.take.remote()):
             if kind in ("say", "failed"):
                 self._console.print(what)
                 self._training &= kind == "say"
@@ -193,6 +193,22 @@ class _Run:
                 self._view = ConsoleSink(self._console, steps=steps, start_step=what)
             elif self._view is not None:
                 self._view.write(what) if kind == "record" else self._view.write_samples(*what)
+
+
+class _Supervisor(Terminal):
+    """The line to the terminal, and beside it Ray Train's ``fit``.
+
+    In a process of its own: Ray ends a driver that shuts down while ``fit`` still waits in it,
+    with exit code 1 and without a word.
+    """
+
+    @ray.method(concurrency_group="fit")
+    def fit(self, trainer: JaxTrainer) -> Any:  # noqa: ANN401 - as train_worker, or Ray's error
+        """Start the workers and wait until they have ended."""
+        try:
+            return trainer.fit().return_value
+        except TrainingFailedError as error:
+            return error
 
 
 def _plan(config: Config, store_directory: Path, rows: list[list[int]]) -> RowPlan:
@@ -212,10 +228,3 @@ def _plan(config: Config, store_directory: Path, rows: list[list[int]]) -> RowPl
 def _dataset(config: Config, store_directory: Path, rows: list[list[int]]) -> ray.data.Dataset:
     """Called by Ray in its controller whenever a group of workers starts."""
     return row_dataset(_plan(config, store_directory, rows))
-
-
-def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
-    try:
-        future.set_result(function())
-    except Exception as error:  # noqa: BLE001 - raised where the future is read
-        future.set_exception(error)

@@ -34,7 +34,14 @@ TRAIN_OPTIONS = """
     cluster.storage-path cluster.max-failures cluster.hang-seconds
 """
 
-SAMPLE_OPTIONS = "help prompt max-tokens temperature top-k top-p seed json no-json"
+SAMPLE_OPTIONS = (
+    "help prompt max-tokens temperature top-k top-p repetition-penalty seed stop json no-json "
+    "parallel"
+)
+
+SERVE_OPTIONS = "help host port rows max-requests max-tokens max-body-bytes parallel"
+
+EVAL_OPTIONS = "help data stride batch-size parallel json no-json"
 
 COMPARE_OPTIONS = "help loss price-per-hour cluster-spec png json no-json anyway no-anyway"
 
@@ -42,7 +49,7 @@ REPORT_OPTIONS = "help output png-dir"
 
 COMMANDS = [
     *("train", "sample", "compare", "report", "verify", "plan", "bench", "doctor", "data"),
-    *("import", "export"),
+    *("serve", "eval", "import", "export"),
 ]
 
 # Lines around messages, drawn in ASCII where the terminal cannot do better.
@@ -165,11 +172,12 @@ def test_help_imports_nothing_heavy():
     assert not top & (HEAVY | {"tyro", "yaml", "rich"})
 
 
-def test_help_of_train_does_not_import_jax():
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_help_of_a_command_does_not_import_jax(command):
     loaded = run_python(
         "import sys\n"
         "from minigpt.cli import main\n"
-        "try: main(['train', '--help'])\n"
+        f"try: main(['{command}', '--help'])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         "print(*sys.modules)"
     )
@@ -189,7 +197,13 @@ def test_the_options_of_a_configuration_are_frozen(minigpt, command):
 
 @pytest.mark.parametrize(
     ("command", "options"),
-    [("sample", SAMPLE_OPTIONS), ("compare", COMPARE_OPTIONS), ("report", REPORT_OPTIONS)],
+    [
+        ("sample", SAMPLE_OPTIONS),
+        ("serve", SERVE_OPTIONS),
+        ("eval", EVAL_OPTIONS),
+        ("compare", COMPARE_OPTIONS),
+        ("report", REPORT_OPTIONS),
+    ],
 )
 def test_the_options_of_a_command_are_frozen(minigpt, command, options):
     code, out, err = minigpt(command, "--help")
@@ -391,11 +405,16 @@ def test_the_end_of_training_says_what_next(monkeypatch, minigpt, tmp_path):
 
 def test_the_output_of_sample(monkeypatch, capsys):
     from minigpt.generate import run as module
+    from minigpt.generate.text import Choice, Piece
 
-    def generate(run, prompts, settings, notify):
+    def generate(run, prompts, settings, parallel, notify):
         assert (settings.max_tokens, settings.temperature, settings.seed) == (5, 0.0, 3)
+        assert (settings.repetition_penalty, settings.stop, parallel.model) == (1.2, ("x",), 2)
         notify("for people")
-        return [f" after {prompt}\né" for prompt in prompts]
+        choice = Choice(0, 0.0, ())
+        for text in (" after ", None, "\né"):
+            for number, prompt in enumerate(prompts):
+                yield number, Piece(prompt if text is None else text, choice, None)
 
     def sample(*more):
         assert cli.main(["sample", "runs/mine", *options, *more]) == 0
@@ -404,7 +423,8 @@ def test_the_output_of_sample(monkeypatch, capsys):
         return captured.out
 
     monkeypatch.setattr(module, "sample_run", generate)
-    options = ["--max-tokens", "5", "--temperature", "0", "--seed", "3"]
+    options = ["--max-tokens", "5", "--temperature", "0", "--seed", "3", "--stop", "x"]
+    options += ["--repetition-penalty", "1.2", "--parallel.model", "2"]
     assert sample() == " after \né\n"
     assert sample("--prompt", "a", "b") == "a after a\né\n---\nb after b\né\n---\n"
     lines = sample("--prompt", "a", "b", "--json").splitlines()

@@ -13,7 +13,8 @@ from minigpt.errors import ConfigError, MiniGPTError
 
 _COMMANDS = {
     **{name: name for name in ("train", "sample", "compare", "report", "verify", "plan")},
-    **{name: name for name in ("bench", "doctor", "data")},
+    **{name: name for name in ("bench", "doctor", "data", "serve")},
+    "eval": "evaluate",
     "import": "import_gpt2",
     "export": "export_gpt2",
 }
@@ -29,6 +30,8 @@ Train a GPT in JAX on the hardware you have.
 commands:
   train              train on a text; without options a small model on generated stories
   sample RUN         generate text from a run's checkpoint
+  serve RUN          serve a run over HTTP: OpenAI's completions, and a page to try it
+  eval RUN           loss, perplexity and bits per byte of a run's checkpoint on any text
   compare RUN...     runs side by side: time and money to reach a loss, throughput, curves
   report RUN         write one run as an HTML page that needs no network
   verify             prove a mesh: the same training on one device and on the mesh, compared

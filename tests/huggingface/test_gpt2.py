@@ -12,10 +12,11 @@ from safetensors.numpy import load_file, save_file
 from tiny import tiny_config
 
 from minigpt import cli
+from minigpt.config import ParallelConfig
 from minigpt.data.tokenizer import ByteTokenizer, Gpt2Tokenizer, vocabulary_files
 from minigpt.errors import CheckpointError, ConfigError
 from minigpt.generate.run import sample_run
-from minigpt.generate.sampler import SamplingConfig
+from minigpt.generate.sampling import SamplingConfig
 from minigpt.huggingface.folder import read_gpt2, write_gpt2
 from minigpt.huggingface.runs import export_run, import_run
 from minigpt.launch.local import train
@@ -59,7 +60,7 @@ def test_logits_are_those_of_transformers(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_exported_is_what_was_imported(tmp_path, name):
     import_run(FIXTURES / name, tmp_path / "run")
-    assert export_run(tmp_path / "run", tmp_path / "out") == 0
+    assert export_run(tmp_path / "run", tmp_path / "out", print) == 0
     before, after = tensors_in(FIXTURES / name), tensors_in(tmp_path / "out")
     assert before.keys() == after.keys()
     for tensor, value in before.items():
@@ -82,7 +83,7 @@ def test_what_a_mesh_trained_is_exported_without_padding(tmp_path):
         parallel={"pipe": 2, "model": 2, "data": 2, "microbatches": 2},
     )
     train(config, make_console())
-    export_run(tmp_path / "tiny", tmp_path / "out")
+    export_run(tmp_path / "tiny", tmp_path / "out", print)
     assert tensors_in(tmp_path / "out")["transformer.wte.weight"].shape == (257, 16)
     again = read_gpt2(tmp_path / "out")
     assert again.model == config.model
@@ -92,7 +93,9 @@ def test_what_a_mesh_trained_is_exported_without_padding(tmp_path):
 def test_an_imported_run_is_continued_on_a_mesh_and_sampled(tmp_path, story_file):
     run = tmp_path / "gpt2"
     import_run(FIXTURES / "tied", run)
-    assert sample_run(run, ["Once"], SamplingConfig(max_tokens=4), lambda text: None)
+    settings = SamplingConfig(max_tokens=4)
+    pieces = sample_run(run, ["Once"], settings, ParallelConfig(data=1, model=2), lambda text: None)
+    assert [number for number, _ in pieces] == [0] * 4
     config, identity = RunDirectory(run).read_config()
     assert (identity, config.model.num_layers, config.data.tokenizer) == ({}, 2, "byte")
     told = tiny_config(

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from minigpt.config import ModelConfig
-from minigpt.model.decode import decode_step, prefill
+from minigpt.model.decode import decode_step, empty_cache, prefill, write_rows
 from minigpt.model.gpt import GPT, GPTSpec
 
 SEQ, WIDTH = 24, 12
@@ -51,11 +51,14 @@ def programs(spec):
 
     @jax.jit
     def start(params, prompts, lengths):
-        return prefill(nnx.merge(graph, params), prompts, lengths, SEQ)
+        logits, prefilled = prefill(nnx.merge(graph, params), prompts, lengths)
+        return logits, write_rows(
+            empty_cache(spec, len(LENGTHS)), jnp.arange(len(LENGTHS)), prefilled
+        )
 
     @jax.jit
     def step(params, tokens, positions, kept):
-        return decode_step(nnx.merge(graph, params), tokens, positions, kept)
+        return decode_step(nnx.merge(graph, params), tokens, positions, kept, SEQ)
 
     return full, start, step
 
@@ -133,4 +136,4 @@ def test_the_cache_is_in_the_compute_dtype():
     logits, kept = programs(HALF)[1](graph_and_params(HALF)[1], prompts, LENGTHS)
     assert logits.dtype == jnp.float32
     assert {part.dtype for part in kept} == {jnp.dtype(jnp.bfloat16)}
-    assert {part.shape for part in kept} == {(3, len(LENGTHS), SEQ, 2, 8)}
+    assert {part.shape for part in kept} == {(3, len(LENGTHS), 2, SEQ, 8)}

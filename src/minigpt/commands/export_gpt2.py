@@ -21,8 +21,9 @@ def run(arguments: list[str]) -> None:
     """Export and say how to load it."""
     options = tyro.cli(ExportArguments, prog="minigpt export", args=arguments)
     from minigpt.huggingface.runs import export_run
+    from minigpt.train.console import make_console
 
-    step = export_run(options.run, options.folder)
+    step = export_run(options.run, options.folder, make_console(stderr=True).print)
     print(
         f"{options.folder}: step {step} of {options.run}\n"
         f'  transformers.AutoModelForCausalLM.from_pretrained("{options.folder}")'

@@ -166,7 +166,7 @@ def open_corpus(path: str | None, max_stories: int | None) -> Corpus:
     if not any(file.stat().st_size for file in files):
         raise DataError(
             f"data.path {path!r} is empty (0 bytes in {len(files)} file(s)): "
-            "give a text file with stories in it, or leave data.path out for the built-in corpus"
+            "give a text file with stories in it; without data.path, `minigpt train` has its own"
         )
     return FileCorpus(tuple(files), max_stories)
 

@@ -40,6 +40,10 @@ class Tokenizer(Protocol):
         """Text of token ids; bytes that are not UTF-8 become replacement characters."""
         ...
 
+    def token_bytes(self, token: int) -> bytes:
+        """UTF-8 bytes of one token, perhaps part of a character."""
+        ...
+
 
 class ByteTokenizer:
     """256 bytes and end-of-text: needs no vocabulary, for tests and tiny models."""
@@ -54,11 +58,11 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int] | NDArray[np.integer]) -> str:
         """Text of byte values; end-of-text is written as ``<|endoftext|>``."""
-        pieces = (
-            bytes([token]) if token < self.end_of_text else b"<|endoftext|>"
-            for token in map(int, tokens)
-        )
-        return b"".join(pieces).decode("utf-8", errors="replace")
+        return b"".join(map(self.token_bytes, map(int, tokens))).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The byte; of end-of-text, ``<|endoftext|>``."""
+        return bytes([token]) if token < self.end_of_text else b"<|endoftext|>"
 
 
 class Gpt2Tokenizer:
@@ -75,6 +79,10 @@ class Gpt2Tokenizer:
     def decode(self, tokens: Sequence[int] | NDArray[np.integer]) -> str:
         """Text of token ids; bytes that are not UTF-8 become replacement characters."""
         return self._encoding.decode([int(token) for token in tokens])
+
+    def token_bytes(self, token: int) -> bytes:
+        """UTF-8 bytes of one token, perhaps part of a character."""
+        return self._encoding.decode_single_token_bytes(token)
 
     @cached_property
     def _encoding(self):  # noqa: ANN202 - tiktoken is imported only where text is encoded

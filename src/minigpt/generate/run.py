@@ -1,35 +1,31 @@
 """Generation from a run directory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import jax
-
-from minigpt.data.tokenizer import load_tokenizer
-from minigpt.generate.sampler import Generator, SamplingConfig
-from minigpt.train.checkpoint import Checkpoints
-from minigpt.train.run_directory import RunDirectory
-from minigpt.train.state import init_params, model_spec
+from minigpt.config import ParallelConfig
+from minigpt.generate.generator import Generator
+from minigpt.generate.sampling import SamplingConfig
+from minigpt.generate.text import Piece
+from minigpt.train.restore import restore_run
 
 
 def sample_run(
-    run: Path, prompts: Sequence[str], settings: SamplingConfig, notify: Callable[[str], None]
-) -> list[str]:
-    """Continue prompts with the newest checkpoint of a run.
+    run: Path,
+    prompts: Sequence[str],
+    settings: SamplingConfig,
+    parallel: ParallelConfig,
+    notify: Callable[[str], None],
+) -> Iterator[tuple[int, Piece]]:
+    """Continue prompts with the newest checkpoint of a run, as ``Generator.stream`` does.
 
     Raises:
         CheckpointError: there is no run, or none of its checkpoints can be read.
+        ConfigError: the mesh does not fit the devices or the model.
     """
-    directory = RunDirectory(run)
-    config, _ = directory.read_config()
-    tokenizer = load_tokenizer(config.data.tokenizer)
-    spec = model_spec(config, tokenizer.vocab_size)
-    target = jax.eval_shape(lambda: init_params(spec, 0))
-    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
-        params, progress = checkpoints.restore_params(target)
-        newer = [step for step in checkpoints.steps() if step > progress.step]
-    for step in newer:
-        notify(f"{run}: the checkpoint of step {step} cannot be read; using an older one")
-    notify(f"{run}: step {progress.step}")
-    generator = Generator(spec, tokenizer, config.data.layout)
-    return generator.generate(params, prompts, settings, notify)
+    restored = restore_run(run, parallel, notify)
+    notify(f"{run}: step {restored.progress.step}")
+    generator = Generator(
+        restored.spec, restored.tokenizer, restored.config.data.layout, restored.layout.mesh
+    )
+    yield from generator.stream(restored.params, prompts, settings, notify)

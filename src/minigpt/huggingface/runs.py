@@ -1,5 +1,6 @@
 """Runs from Hugging Face's folders, and folders from runs."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from minigpt.config import Config, DataConfig, OptimizerConfig, ParallelConfig, RunConfig
-from minigpt.data.tokenizer import load_tokenizer
 from minigpt.huggingface.folder import read_gpt2, refuse_overwriting, write_gpt2
 from minigpt.train.checkpoint import Checkpoints, Progress
 from minigpt.train.optimizer import make_optimizer
+from minigpt.train.restore import restore_run
 from minigpt.train.run_directory import RunDirectory
-from minigpt.train.state import TrainState, init_params, model_spec
+from minigpt.train.state import TrainState
 
 FINE_TUNING = OptimizerConfig(learning_rate=5e-5, min_learning_rate=5e-6)
 """Gentler than the defaults, which are for weights that were just drawn."""
@@ -52,18 +53,15 @@ def import_run(place: Path, run: Path) -> Config:
     return config
 
 
-def export_run(run: Path, folder: Path) -> int:
+def export_run(run: Path, folder: Path, notify: Callable[[str], None]) -> int:
     """Write the newest checkpoint of a run for ``transformers``; returns its step.
+
+    ``notify`` is told of newer checkpoints that cannot be read.
 
     Raises:
         CheckpointError: there is no run, or none of its checkpoints can be read.
         ConfigError: there is something in ``folder``.
     """
-    directory = RunDirectory(run)
-    config, _ = directory.read_config()
-    tokenizer = load_tokenizer(config.data.tokenizer)
-    target = jax.eval_shape(lambda: init_params(model_spec(config, tokenizer.vocab_size), 0))
-    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
-        params, progress = checkpoints.restore_params(target)
-    write_gpt2(folder, params, config.model, tokenizer)
-    return progress.step
+    restored = restore_run(run, ParallelConfig(data=1), notify)
+    write_gpt2(folder, restored.params, restored.config.model, restored.tokenizer)
+    return restored.progress.step

@@ -18,7 +18,8 @@ from minigpt.data.batches import Batch, BatchReader, BatchSource
 from minigpt.data.store import TokenStore
 from minigpt.data.tokenizer import load_tokenizer
 from minigpt.errors import ConfigError, DataError
-from minigpt.generate.sampler import Generator, SamplingConfig
+from minigpt.generate.generator import Generator
+from minigpt.generate.sampling import SamplingConfig
 from minigpt.launch.environment import run_facts
 from minigpt.launch.runtime import keep_programs
 from minigpt.model.flops import num_parameters, train_flops_per_token
@@ -264,7 +265,7 @@ def _assemble(
         to_device=lambda batch: global_batch(mesh, batch, num_rows),
         check_peers=partial(_check_peers, layout),
         to_saved=layout.save,
-        sampler=_sampler(config, layout, Generator(spec, tokenizer, config.data.layout)),
+        sampler=_sampler(config, layout, Generator(spec, tokenizer, config.data.layout, mesh)),
         checkpoints=checkpoints,
         sinks=sinks,
         events=events,

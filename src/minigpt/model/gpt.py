@@ -232,9 +232,9 @@ class GPT(nnx.Module):
 
     def logits(self, hidden: Float[Array, "... embed"]) -> Float[Array, "... vocab"]:
         """float32 logits of the valid vocabulary for final hidden states."""
-        kernel = self.head_kernel[: self.spec.vocab_size].astype(self.spec.compute_dtype)
+        kernel = self.head_kernel.astype(self.spec.compute_dtype)
         logits = jnp.einsum("...d,vd->...v", hidden.astype(self.spec.compute_dtype), kernel)
-        return logits.astype(jnp.float32)
+        return logits[..., : self.spec.vocab_size].astype(jnp.float32)
 
     @property
     def head_kernel(self) -> Float[Array, "vocab embed"]:

@@ -132,26 +132,32 @@ class ParallelModel:
 
         everywhere: Any = P()
         specs = Gradients(self._gradient_specs, everywhere, everywhere, everywhere)
-        summed, total, num_tokens, norm = self._on_mesh(local, specs)(params, batch, step)
+        summed, total, num_tokens, norm = self._on_mesh(local, P(), specs)(params, batch, step)
         mean = jax.tree.map(lambda gradient: gradient / num_tokens, summed)
         return Gradients(mean, total / num_tokens, num_tokens, norm / num_tokens)
 
-    def loss_sum(self, params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Summed loss and number of valid targets, without dropout."""
+    def loss_sum(
+        self, params: Params, batch: Batch, num_counted: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Summed loss and number of valid targets, without dropout.
 
-        def local(params: Params, batch: Batch, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        Left out are targets within the first ``num_counted`` tokens of their row, if it is given.
+        """
+
+        def local(
+            params: Params, batch: Batch, num_counted: jax.Array | None
+        ) -> tuple[jax.Array, jax.Array]:
             layers, rest = _split(self._unsummed(params))
-            rows = self._microbatches(batch, None)
+            rows = self._microbatches(batch, None, num_counted)
             stages, zero = self._stages(rows, layers), self._residual_stream(rows)
             loss = pipelined_loss(stages, self._schedule, layers, rest, zero)
             return self._axes.sum((loss, rows.weights.sum()), "data")
 
-        return self._on_mesh(local, (P(), P()))(params, batch, jnp.int32(0))
+        return self._on_mesh(local, BATCH, (P(), P()))(params, batch, num_counted)
 
-    def _on_mesh(self, local: Callable[..., Any], out_specs: Any) -> Callable[..., Any]:  # noqa: ANN401
-        """``local(params, batch, step)`` on every device, with its parts of the arrays."""
-        rows = self._axes.spec(BATCH)
-        in_specs = (self._specs, Batch(rows, rows), P())
+    def _on_mesh(self, local: Callable[..., Any], last: P, out_specs: Any) -> Callable[..., Any]:  # noqa: ANN401
+        """``local(params, batch, last)`` on every device, with its parts of the arrays."""
+        in_specs = (self._specs, self._axes.spec(BATCH), self._axes.spec(last))
         return jax.shard_map(local, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs)
 
     def _unsummed(self, params: Params) -> Params:
@@ -209,7 +215,9 @@ class ParallelModel:
         zeros = jnp.zeros((num_rows, seq // parts, model.embed_dim), jnp.float32)
         return self._axes.vary(zeros, *self._token_axes)
 
-    def _microbatches(self, batch: Batch, step: jax.Array | None) -> "_Rows":
+    def _microbatches(
+        self, batch: Batch, step: jax.Array | None, num_counted: jax.Array | None = None
+    ) -> "_Rows":
         """This device's rows as microbatches; dropout keys of their global rows if training."""
         num_rows = batch.lengths.shape[0]
         keys = None
@@ -222,6 +230,8 @@ class ParallelModel:
             return leaf.reshape(self._schedule.num_microbatches, -1, *leaf.shape[1:])
 
         weights = target_weights(batch.lengths, batch.tokens.shape[1] - 1)
+        if num_counted is not None:
+            weights -= target_weights(num_counted, weights.shape[1])
         return _Rows(
             tokens=cut(batch.tokens),
             weights=cut(weights),

@@ -75,5 +75,5 @@ def make_train_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.s
 
 
 def make_eval_step(config: Config, spec: GPTSpec, layout: StateLayout) -> jax.stages.Wrapped:
-    """The jitted ``(params, batch) -> (summed loss, valid targets)``, without dropout."""
+    """The jitted ``(params, batch[, num_counted]) -> (summed loss, valid targets)``, no dropout."""
     return jax.jit(ParallelModel(config, spec, layout).loss_sum)

@@ -2,16 +2,16 @@ import dataclasses
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from minigpt.config import ModelConfig
-from minigpt.errors import ConfigError
-from minigpt.generate.sampler import Generator, SamplingConfig, choose
+from minigpt.generate.generator import Generator
+from minigpt.generate.sampling import SamplingConfig
 from minigpt.model.gpt import GPTSpec
-from minigpt.train.state import init_params, model_graph
+from minigpt.parallel.mesh import make_mesh
+from minigpt.train.state import StateLayout, init_params, model_graph
 
 WINDOW, END = 32, 256
 SPEC = GPTSpec(
@@ -33,7 +33,10 @@ class Latin1:
         return np.frombuffer(text.encode("latin-1"), np.uint8).astype(np.uint16)
 
     def decode(self, tokens):
-        return bytes(tokens).decode("latin-1")
+        return "".join(map(chr, tokens))
+
+    def token_bytes(self, token):
+        return chr(token).encode()
 
 
 GENERATORS = {layout: Generator(SPEC, Latin1(), layout) for layout in ("packed", "padded")}
@@ -44,13 +47,13 @@ def noise():
     """Parameters that are all noise: other prompts have other continuations."""
     rng = np.random.default_rng(5)
 
-    def draw(path, leaf):
+    def noise_of(path, leaf):
         # Large biases would make the same token win everywhere.
         std = 0.05 if "bias" in path[-1].key else 0.5
         return rng.normal(0, std, leaf.shape).astype(np.float32)
 
     shapes = jax.eval_shape(lambda: init_params(SPEC, 0))
-    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    params = jax.tree_util.tree_map_with_path(noise_of, shapes)
     return jax.device_put(with_end(params, 0))
 
 
@@ -82,9 +85,16 @@ def one(prompt, config=GREEDY, **options):
 
 
 @jax.jit
-def most_likely(params, tokens, length):
+def next_logits(params, tokens, length):
     model = nnx.merge(GRAPH, params)
-    return model.logits(model.hidden(tokens[None]))[0, length - 1].argmax()
+    return model.logits(model.hidden(tokens[None]))[0, length - 1]
+
+
+def logits_after(context):
+    """Of the whole context through the whole model."""
+    tokens = np.zeros(WINDOW, np.int32)
+    tokens[: len(context)] = context
+    return next_logits(noise(), tokens, len(context))
 
 
 def greedy_without_cache(context, num_tokens):
@@ -93,9 +103,7 @@ def greedy_without_cache(context, num_tokens):
     for _ in range(num_tokens):
         if len(context) > WINDOW:
             context = context[-WINDOW // 2 :]
-        tokens = np.zeros(WINDOW, np.int32)
-        tokens[: len(context)] = context
-        token = int(most_likely(noise(), tokens, len(context)))
+        token = int(logits_after(context).argmax())
         context.append(token)
         new.append(token)
     return "".join(map(chr, new))
@@ -165,80 +173,6 @@ def test_sampled_text_does_not_depend_on_how_much_is_asked_for():
     assert one("abcde", dataclasses.replace(config, max_tokens=10)) == one("abcde", config)[:10]
 
 
-LOGITS = np.log([0.3, 0.05, 0.2, 0.02, 0.25, 0.1, 0.08]) + 4
-
-
-def exact(temperature, top_k, top_p):
-    """Probabilities by the definitions, token by token."""
-    tokens = sorted(range(len(LOGITS)), key=lambda token: -LOGITS[token])
-    kept = tokens[:top_k] if top_k else tokens
-    weights = {token: np.exp(LOGITS[token] / temperature) for token in kept}
-    total = sum(weights.values())
-    nucleus, mass = [], 0.0
-    for token in kept:
-        if mass >= top_p:
-            break
-        nucleus.append(token)
-        mass += weights[token] / total
-    chosen = sum(weights[token] for token in nucleus)
-    return np.array([weights[t] / chosen if t in nucleus else 0.0 for t in range(len(LOGITS))])
-
-
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"),
-    [
-        (1.0, 0, 1.0),
-        (0.5, 0, 1.0),
-        (2.0, 0, 1.0),
-        (1.0, 3, 1.0),
-        (1.0, 99, 1.0),
-        (1.0, 0, 0.29),
-        (1.0, 0, 0.31),
-        (1.0, 0, 0.6),
-        (1.0, 0, 0.97),
-        (2.0, 0, 0.6),
-        (0.7, 4, 0.8),
-        (1.0, 3, 0.7),
-    ],
-)
-def test_draws_have_the_renormalised_probabilities(temperature, top_k, top_p):
-    config = SamplingConfig(temperature=temperature, top_k=top_k, top_p=top_p)
-    expected = exact(temperature, top_k, top_p)
-    num = 20_000
-    rows = jnp.tile(jnp.array(LOGITS, jnp.float32), (num, 1))
-    drawn = jax.jit(lambda rows, key: choose(rows, key, config))(rows, jax.random.key(1))
-    counts = np.bincount(drawn, minlength=len(LOGITS))
-    assert (counts[expected == 0] == 0).all()
-    deviation = np.sqrt(num * expected * (1 - expected))
-    assert (np.abs(counts - num * expected) <= 4 * deviation + 1e-3).all()
-
-
-@pytest.mark.parametrize(
-    ("fields", "possible"),
-    [
-        ({"temperature": 0}, {1}),
-        ({"top_k": 1}, {1, 3}),
-        ({"top_k": 2}, {1, 3}),
-        ({"top_k": 3}, {1, 3, 4}),
-        ({"top_p": 0.1}, {1, 3}),
-    ],
-)
-def test_equally_likely_tokens_are_kept_together(fields, possible):
-    config = SamplingConfig(**{"temperature": 1} | fields)
-    rows = jnp.tile(jnp.array([0.0, 2, 0.5, 2, 1]), (500, 1))
-    drawn = jax.jit(lambda rows, key: choose(rows, key, config))(rows, jax.random.key(1))
-    assert set(drawn.tolist()) == possible
-
-
-def test_rows_are_cut_one_by_one():
-    rows = jnp.log(jnp.array([[0.97, 0.01, 0.01, 0.01], [0.25, 0.25, 0.25, 0.25]]))
-    config = SamplingConfig(temperature=1, top_p=0.9)
-    run = jax.jit(jax.vmap(lambda key: choose(rows, key, config)))
-    drawn = np.asarray(run(jax.random.split(jax.random.key(0), 500)))
-    assert set(drawn[:, 0].tolist()) == {0}
-    assert set(drawn[:, 1].tolist()) == {0, 1, 2, 3}
-
-
 # The end of a text
 
 
@@ -276,7 +210,7 @@ def test_other_texts_go_on_after_one_has_ended():
 
 def test_text_longer_than_the_context_slides():
     room = WINDOW - 5 + 1
-    config = settings(temperature=0.8, max_tokens=3 * WINDOW)
+    config = settings(temperature=0.8, max_tokens=3 * WINDOW, seed=1)
     (text,), told = generate(["abcde"], config)
     assert len(text) == 3 * WINDOW
     assert told == [
@@ -304,22 +238,91 @@ def test_a_prompt_that_fills_the_context_is_not_cut():
     assert told == []
 
 
-# Settings
+# As it comes
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ({"temperature": -0.5}, r"temperature must be at least 0 \(0 is greedy\), got -0.5"),
-        ({"temperature": float("nan")}, "temperature must be at least 0"),
-        ({"top_k": -1}, r"top_k must be at least 0 \(0 is all tokens\), got -1"),
-        ({"top_p": 0.0}, r"top_p must be above 0 and at most 1 \(1 is all tokens\), got 0.0"),
-        ({"top_p": 1.5}, "top_p must be above 0 and at most 1 .*, got 1.5"),
-        ({"seed": -1}, r"seed must be at least 0 and below 2\*\*32, got -1"),
-        ({"seed": 2**32}, r"seed must be at least 0 and below 2\*\*32, got 4294967296"),
-    ],
-)
-def test_settings_are_checked(fields, message):
-    with pytest.raises(ConfigError, match=message):
-        SamplingConfig(**fields)
+def test_a_stream_is_the_whole_text_piece_by_piece():
+    config = settings(max_tokens=25, temperature=1)
+    pieces = list(GENERATORS["padded"].stream(noise(), PROMPTS, config))
+    texts, _ = generate(PROMPTS, config)
+    for number, text in enumerate(texts):
+        own = [piece for of, piece in pieces if of == number]
+        assert "".join(piece.text for piece in own) == text
+        assert [piece.reason for piece in own] == [None] * (len(own) - 1) + ["length"]
+        assert all(len(piece.text) == 1 for piece in own)
+    # All go on together.
+    assert [number for number, _ in pieces[:8]] == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_the_probabilities_are_the_models_own():
+    """Whatever the temperature, the cuts and the penalty."""
+    config = settings(max_tokens=12, temperature=1.7, top_k=50, repetition_penalty=1.3, seed=2)
+    tokens = [ord(character) for character in "Once"]
+    for _, piece in GENERATORS["padded"].stream(noise(), ["Once"], config):
+        expected = np.asarray(jax.nn.log_softmax(logits_after(tokens)))
+        choice = piece.choice
+        assert choice.logprob == pytest.approx(expected[choice.token], abs=1e-4)
+        best = np.argsort(-expected)[:5]
+        assert [token for token, _ in choice.candidates] == best.tolist()
+        found = [logprob for _, logprob in choice.candidates]
+        np.testing.assert_allclose(found, expected[best], atol=1e-4)
+        tokens.append(choice.token)
+
+
+def test_texts_that_find_no_row_wait_for_one(monkeypatch):
+    config = settings(max_tokens=6, temperature=1)
+    prompts = [*PROMPTS, "x", "yz"]
+    expected, _ = generate(prompts, config)
+    monkeypatch.setattr("minigpt.generate.generator.MAX_ROWS", 2)
+    assert generate(prompts, config)[0] == expected
+
+
+def test_a_removed_text_frees_its_row():
+    generator = GENERATORS["padded"]
+    engine = generator.engine(noise(), 2)
+    first, second, third = (
+        generator.continuation(prompt, settings(max_tokens=9)) for prompt in ("a", "b", "c")
+    )
+    for text in (first, second, third):
+        engine.add(text)
+    assert [text for text, _ in engine.step()] == [first, second]
+    engine.remove(first)
+    assert [text for text, _ in engine.step()] == [third]
+    assert [text for text, _ in engine.step()] == [third, second]
+    engine.remove(second)
+    pieces = [piece for _ in range(7) for _, piece in engine.step()]
+    assert pieces[-1].reason == "length"
+    assert not engine.busy
+    assert third.num_drawn == 9
+
+
+# A text that repeats itself
+
+
+def test_a_penalty_keeps_a_text_from_repeating_itself():
+    """One that is prohibitive: no token twice, those of the prompt neither."""
+    text = one("abcdefgh", settings(max_tokens=WINDOW * 2, repetition_penalty=1e6))
+    assert len(set(text)) == len(text) == WINDOW * 2
+    assert not set(text) & set("abcdefgh")
+    plain = one("abcdefgh", settings(max_tokens=WINDOW * 2))
+    assert len(set(plain)) < len(plain)
+
+
+# On a mesh
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2), (1, 2, 1), (2, 2, 2)])
+def test_a_mesh_says_what_one_device_says(shape):
+    mesh = make_mesh(shape)
+    layout = StateLayout(mesh, interleave=1, zero=False)
+    shapes = jax.eval_shape(layout.to_chunks, noise())
+    where = jax.tree.map(lambda leaf: leaf.sharding, layout.saved_target(shapes))
+    params = jax.device_put(noise(), where)
+    config = settings(max_tokens=20)
+    expected, _ = generate(PROMPTS, config)
+    generator = Generator(SPEC, Latin1(), "padded", mesh)
+    assert generator.generate(params, PROMPTS, config) == expected
+    engine = generator.engine(params, 4)
+    _, data, model = shape
+    held = engine._texts.cache.keys.addressable_shards[0].data.shape
+    assert held == (2, 4 // data, 2 // model, WINDOW, 8)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("measure", "step_profile", "flags", "parallel")
+SCRIPTS = ("measure", "step_profile", "flags", "parallel", "generation")
 
 
 def figures(script: str) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""A run behind an HTTP server."""

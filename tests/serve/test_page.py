@@ -146,6 +146,7 @@ class Handler(BaseHTTPRequestHandler):
             self.event(chunk(token, [token]))
             assert self.server.may_go_on.acquire(timeout=10)
         self.event(chunk("", [], "length"))
+        self.event({"choices": [], "usage": {"window_slides": 2}})
         self.event("[DONE]")
 
     def markup(self):
@@ -249,7 +250,7 @@ def test_tokens_appear_one_after_the_other(visit, mock):
     assert found["shown"] == [one, two, three]
     assert re.fullmatch(
         r"3 tokens, [\d.]+ tokens/s, first token after [\d.]+ s, "
-        "the limit of new tokens was reached",
+        "the limit of new tokens was reached, the text outgrew the model's context and went on .*",
         found["status"],
     )
     assert console == []
@@ -257,6 +258,7 @@ def test_tokens_appear_one_after_the_other(visit, mock):
         {
             "model": "mini",
             "prompt": "stepwise",
+            "stream_options": {"include_usage": True},
             "max_tokens": 120,
             "temperature": 0.8,
             "top_k": 0,

@@ -12,7 +12,7 @@ from minigpt.train.state import Params
 
 MIN_ROWS = 2
 """XLA:CPU multiplies one row of bfloat16 by a matrix several times slower than two."""
-_MIN_WIDTH, _MIN_VISIBLE, _GROWTH = 16, 64, 4
+_MIN_WIDTH, _MIN_VISIBLE = 16, 64
 _PREFILL_TOKENS = 2048  # more at once would keep the other texts waiting
 _UNUSED = SamplingConfig(temperature=0)
 
@@ -20,7 +20,8 @@ _UNUSED = SamplingConfig(temperature=0)
 class Engine:
     """The rows of a model, and the texts in them.
 
-    Shapes are rounded up to powers of 4, so that few programs are compiled.
+    Shapes are rounded up, to powers of 4, and of 2 for the positions that are attended to, so that
+    few programs are compiled.
     """
 
     def __init__(self, programs: Programs, params: Params) -> None:
@@ -64,7 +65,8 @@ class Engine:
         elif seated:
             batch = _round_up(seated[-1][0] + 1, MIN_ROWS, len(self._rows))
             longest = max(len(text.context) for _, text in seated)
-            drawn = self._decode(self._rows[:batch], _round_up(longest, _MIN_VISIBLE, self._window))
+            visible = next(size for size in self._visible_sizes() if size >= longest)
+            drawn = self._decode(self._rows[:batch], visible)
             pieces = [self._accept(drawn, row, text) for row, text in seated]
         else:
             pieces = []
@@ -77,8 +79,11 @@ class Engine:
             for width in _sizes(_MIN_WIDTH, self._window):
                 if _may_be_read(batch, width):
                     self._prefill([], batch, width)
-            for visible in _sizes(_MIN_VISIBLE, self._window):
+            for visible in self._visible_sizes():
                 self._decode([None] * batch, visible)
+
+    def _visible_sizes(self) -> Iterator[int]:
+        return _sizes(_MIN_VISIBLE, self._window, 2)
 
     def _seat(self) -> None:
         """Give the lowest free rows to the texts that have waited longest."""
@@ -137,11 +142,11 @@ class Engine:
         return text, text.accept(choice)
 
 
-def _sizes(least: int, most: int) -> Iterator[int]:
-    """``least`` times powers of 4, and ``most``."""
+def _sizes(least: int, most: int, growth: int = 4) -> Iterator[int]:
+    """``least`` times powers of ``growth``, and ``most``."""
     while least < most:
         yield least
-        least *= _GROWTH
+        least *= growth
     yield most
 
 

@@ -95,7 +95,9 @@ def draw(
     scaled = adjusted / jnp.where(greedy, 1.0, settings.temperature)[:, None]
     cuts = (settings.top_k > 0) | (settings.top_p < 1)
     scaled = jax.lax.cond((cuts & ~greedy).any(), _cut, lambda x, _: x, scaled, settings)
-    tokens = jnp.where(greedy, adjusted.argmax(-1), _draw(scaled, keys))
+    likeliest = jax.lax.top_k(adjusted, 1)[1][:, 0]
+    tokens = jax.lax.cond(greedy.all(), lambda: likeliest, lambda: _draw(scaled, keys))
+    tokens = jnp.where(greedy, likeliest, tokens)
     log_total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     best, candidates = jax.lax.top_k(logits, min(NUM_CANDIDATES, logits.shape[-1]))
     chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1) - log_total
@@ -113,26 +115,23 @@ def _penalised(logits: Array, seen: Array, penalty: Array) -> Array:
 def _cut(logits: Array, settings: Settings) -> Array:
     """Keep what top-k and then top-p keep (Holtzman et al. 2020); equal logits stay together.
 
-    Nearly always the few most likely tokens decide, which are found many times faster than all
-    are sorted.
+    Mostly the few most likely tokens decide; where they do not, in a flat distribution, the least
+    logits to keep are found by bisection. Sorting all takes several times longer than either.
     """
     log_total = jax.nn.logsumexp(logits, axis=-1)
     few = jax.lax.top_k(logits, min(_FEW, logits.shape[-1]))[0]
-    kth, least = _least_kept(few, settings, log_total)
+    kth, least = _least_of_few(few, settings, log_total)
     # Tokens that are not among the few are at most the last of them.
     limit = jnp.where(settings.top_k > 0, kth, least)
     decided = (limit > few[:, -1]) | ((settings.top_k == 0) & (settings.top_p == 1))
-
-    def of_all() -> Array:
-        ordered = jnp.sort(logits, axis=-1, descending=True)
-        return _least_kept(ordered, settings, log_total)[1]
-
-    least = jax.lax.cond(decided.all(), lambda: least, of_all)
+    least = jax.lax.cond(
+        decided.all(), lambda: least, lambda: _least_of_all(logits, settings, log_total)
+    )
     return jnp.where(logits < least[:, None], -jnp.inf, logits)
 
 
-def _least_kept(ordered: Array, settings: Settings, log_total: Array) -> tuple[Array, Array]:
-    """The least logit that top-k keeps, and that both keep, where ``ordered`` has all of these."""
+def _least_of_few(ordered: Array, settings: Settings, log_total: Array) -> tuple[Array, Array]:
+    """The least logit that top-k keeps, and that both keep, if ``ordered`` has all of those."""
     by_k = settings.top_k > 0
     last = jnp.clip(settings.top_k - 1, 0, ordered.shape[-1] - 1)[:, None]
     kth = jnp.where(by_k, jnp.take_along_axis(ordered, last, axis=-1)[:, 0], -jnp.inf)
@@ -142,6 +141,37 @@ def _least_kept(ordered: Array, settings: Settings, log_total: Array) -> tuple[A
     before = jnp.cumsum(probabilities, axis=-1) - probabilities
     nucleus = jnp.where(before < settings.top_p[:, None], kept, jnp.inf).min(-1)
     return kth, jnp.where(settings.top_p < 1, jnp.maximum(kth, nucleus), kth)
+
+
+def _least_of_all(logits: Array, settings: Settings, log_total: Array) -> Array:
+    """The least logit that both keep."""
+    kth = _reaching(logits, jnp.ones_like(logits), settings.top_k)
+    kth = jnp.where(settings.top_k > 0, kth, -jnp.inf)
+    kept = jnp.where(logits < kth[:, None], -jnp.inf, logits)
+    total = jnp.where(settings.top_k > 0, jax.nn.logsumexp(kept, axis=-1), log_total)
+    nucleus = _reaching(kept, jnp.exp(kept - total[:, None]), settings.top_p)
+    return jnp.where(settings.top_p < 1, jnp.maximum(kth, nucleus), kth)
+
+
+def _reaching(logits: Array, weights: Array, target: Array) -> Array:
+    """The largest logit such that it and all larger ones have together at least a weight.
+
+    By bisection over the bits of a float32, which order as integers do. The least of all numbers
+    where even all logits together do not have the weight.
+    """
+    bits = jax.lax.bitcast_convert_type(logits, jnp.int32)
+    order = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+    def halve(_: int | Array, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = interval  # reaching, and not
+        middle = (low >> 1) + (high >> 1) + (low & high & 1)
+        reaches = jnp.where(order >= middle[:, None], weights, 0.0).sum(-1) >= target
+        return jnp.where(reaches, middle, low), jnp.where(reaches, high, middle)
+
+    start = (jnp.full_like(order[:, 0], -(2**31)), jnp.full_like(order[:, 0], 2**31 - 1))
+    low, _ = jax.lax.fori_loop(0, 32, halve, start)
+    # The interval has closed on a logit, or on nothing that is one.
+    return jnp.where(order >= low[:, None], logits, jnp.inf).min(-1)
 
 
 def _draw(logits: Array, keys: Array) -> Array:

@@ -158,6 +158,13 @@ def test_the_same_prompt_twice_has_two_texts():
     assert texts[0] != texts[1]
 
 
+def test_every_token_is_a_draw_of_its_own():
+    """Of a model to which all tokens are equally likely."""
+    nothing_learnt = jax.tree.map(np.zeros_like, noise())
+    text = one("abc", settings(temperature=1, max_tokens=28), params=nothing_learnt)
+    assert len(set(text)) > 20
+
+
 def test_temperature_0_ignores_the_seed():
     assert one("abc", settings(seed=1)) == one("abc", settings(seed=2))
 
@@ -294,6 +301,25 @@ def test_a_removed_text_frees_its_row():
     assert pieces[-1].reason == "length"
     assert not engine.busy
     assert third.num_drawn == 9
+
+
+def test_nothing_is_compiled_after_compile_all():
+    """Whatever prompts, lengths, settings and numbers of texts come; slides included."""
+    generator = Generator(SPEC, Latin1(), "padded")
+    engine = generator.engine(noise(), 5)
+    engine.compile_all()
+    programs = engine._programs
+    sizes = [program._cache_size() for program in (programs.prefill, programs.decode)]
+    assert sizes == [2 * 2, 2 * 1]  # 2 or 5 rows; 16 or 32 tokens; 32 positions
+    for number in range(12):
+        config = settings(
+            max_tokens=1 + 5 * number, temperature=number % 3, top_k=number % 4, top_p=0.9
+        )
+        engine.add(generator.continuation("x" * (3 * number), config, number))
+        engine.step()
+    while engine.busy:
+        engine.step()
+    assert [program._cache_size() for program in (programs.prefill, programs.decode)] == sizes
 
 
 # A text that repeats itself

@@ -284,6 +284,28 @@ def test_texts_that_find_no_row_wait_for_one(monkeypatch):
     assert generate(prompts, config)[0] == expected
 
 
+def test_texts_that_cannot_all_be_read_at_once_take_turns(monkeypatch):
+    """When they join, and when they outgrow the window together."""
+    config = settings(max_tokens=60, temperature=1)
+    prompts = ["x" * 20, "y" * 20, "z" * 20, "", "w" * 20]
+    expected, _ = generate(prompts, config)
+    monkeypatch.setattr("minigpt.generate.engine._PREFILL_TOKENS", 32)
+    assert (
+        generate(prompts, config)[0] == expected == [one_of(prompts, n, config) for n in range(5)]
+    )
+
+
+def one_of(prompts, number, config):
+    """The text of a prompt, alone."""
+    generator = GENERATORS["padded"]
+    engine = generator.engine(noise(), 1)
+    engine.add(generator.continuation(prompts[number], config, number))
+    pieces = []
+    while engine.busy:
+        pieces += [piece.text for _, piece in engine.step()]
+    return "".join(pieces)
+
+
 def test_a_removed_text_frees_its_row():
     generator = GENERATORS["padded"]
     engine = generator.engine(noise(), 2)

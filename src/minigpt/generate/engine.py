@@ -58,7 +58,9 @@ class Engine:
         """
         self._seat()
         seated = [(row, text) for row, text in enumerate(self._rows) if text]
-        if fresh := [(row, text) for row, text in seated if self._must_be_read(text)]:
+        for _, text in seated:
+            text.slide(self._window)
+        if fresh := [(row, text) for row, text in seated if not text.is_read]:
             fresh, batch, width = self._read_together(fresh)
             drawn = self._prefill(fresh, batch, width)
             pieces = [self._accept(drawn, place, text) for place, (_, text) in enumerate(fresh)]
@@ -91,16 +93,10 @@ class Engine:
             if text is None and self._waiting:
                 self._rows[row] = self._waiting.pop(0)
 
-    def _must_be_read(self, text: Continuation) -> bool:
-        """Whether the model must read the text's tokens anew."""
-        return text.num_drawn == 0 or len(text.context) > self._window
-
     def _read_together(
         self, fresh: list[tuple[int, Continuation]]
     ) -> tuple[list[tuple[int, Continuation]], int, int]:
         """The first of the texts, as many as may be read at once; the batch and the width."""
-        for _, text in fresh:
-            text.slide(self._window)
         for number in range(len(fresh), 0, -1):
             longest = max(len(text.context) for _, text in fresh[:number])
             batch = _round_up(number, MIN_ROWS, len(self._rows))
@@ -118,6 +114,7 @@ class Engine:
             rows[place], lengths[place] = row, len(text.context)
             tokens[place, : len(text.context)] = text.context
             seen[place, list(text.known)] = True
+            text.is_read = True
         draws = _draws([text for _, text in fresh], batch)
         self._texts, drawn = self._programs.prefill(
             self._params, self._texts, Prompts(rows, tokens, lengths, seen), draws

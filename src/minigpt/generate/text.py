@@ -52,6 +52,8 @@ class Continuation:
         """Tokens of the whole text."""
         self.num_drawn = 0
         self.num_slides = 0
+        self.is_read = False
+        """Whether the keys and values of the context, but for its last token, are in a row."""
         self.reason: Reason | None = None
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -62,6 +64,7 @@ class Continuation:
         if len(self.context) > window:
             self.context = self.context[-(window // 2) :]
             self.num_slides += 1
+            self.is_read = False
 
     def accept(self, choice: Choice) -> Piece:
         """Take the next token; what of the text is certain now."""

@@ -30,10 +30,8 @@ from minigpt.data.tokenizer import Gpt2Tokenizer
 from minigpt.generate.generator import Generator
 from minigpt.generate.sampling import SamplingConfig
 from minigpt.model.gpt import GPTSpec
-from minigpt.train.checkpoint import Checkpoints, Progress
-from minigpt.train.optimizer import make_optimizer
-from minigpt.train.run_directory import RunDirectory
-from minigpt.train.state import Params, TrainState, init_params, model_graph
+from minigpt.train.restore import write_run
+from minigpt.train.state import Params, init_params, model_graph
 
 NEW_TOKENS, ROUNDS = 64, 3
 PROMPT = "Once upon a time there was a little girl who lived in a small house near the big woods."
@@ -136,12 +134,7 @@ def serve() -> dict[str, Any]:
 def _random_run(folder: Path) -> Path:
     config = Config(model=STEP, run=RunConfig(name="random", directory=str(folder)))
     params = init_params(GPTSpec(model=STEP, vocab_size=VOCAB), 0)
-    directory = RunDirectory.of(config)
-    directory.write_config(config, {})
-    opt_state = make_optimizer(config.optimizer, config.train.steps).init(params)
-    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
-        checkpoints.save(TrainState(jnp.int32(0), params, opt_state), Progress(step=0))
-    return directory.path
+    return write_run(config, params).path
 
 
 def _load(client: openai.OpenAI) -> dict[str, Any]:

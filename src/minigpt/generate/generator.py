@@ -12,6 +12,7 @@ from minigpt.generate.programs import Programs
 from minigpt.generate.sampling import SamplingConfig
 from minigpt.generate.text import Continuation, Piece
 from minigpt.model.gpt import GPTSpec
+from minigpt.train.restore import RestoredRun
 from minigpt.train.state import Params
 
 MAX_ROWS = 64
@@ -41,6 +42,12 @@ class Generator:
         self._window = spec.model.seq_length
         self._rows_follow_end_of_text = layout == "packed"
         self._programs = cache(lambda rows: Programs(spec, mesh, rows))
+
+    @classmethod
+    def of(cls, restored: RestoredRun) -> "Generator":
+        """Of a run's model, on the mesh that it was restored to."""
+        layout, mesh = restored.config.data.layout, restored.layout.mesh
+        return cls(restored.spec, restored.tokenizer, layout, mesh)
 
     def engine(self, params: Params, rows: int) -> Engine:
         """Room for so many texts at once."""

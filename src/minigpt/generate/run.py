@@ -25,7 +25,4 @@ def sample_run(
     """
     restored = restore_run(run, parallel, notify)
     notify(f"{run}: step {restored.progress.step}")
-    generator = Generator(
-        restored.spec, restored.tokenizer, restored.config.data.layout, restored.layout.mesh
-    )
-    yield from generator.stream(restored.params, prompts, settings, notify)
+    yield from Generator.of(restored).stream(restored.params, prompts, settings, notify)

@@ -1,6 +1,6 @@
 """How the next token is chosen: each row of a batch by settings of its own."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,7 @@ class SamplingConfig:
     1: none (Keskar et al. 2019, CTRL, section 4.1)."""
     seed: int = 0
     """The same seed, prompts and settings give the same text."""
-    stop: tuple[str, ...] = field(default=())
+    stop: tuple[str, ...] = ()
     """Texts that end the continuation, which goes up to the first of them."""
 
     def __post_init__(self) -> None:

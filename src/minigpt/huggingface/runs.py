@@ -1,19 +1,13 @@
 """Runs from Hugging Face's folders, and folders from runs."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 
 from minigpt.config import Config, DataConfig, OptimizerConfig, ParallelConfig, RunConfig
 from minigpt.huggingface.folder import read_gpt2, refuse_overwriting, write_gpt2
-from minigpt.train.checkpoint import Checkpoints, Progress
-from minigpt.train.optimizer import make_optimizer
-from minigpt.train.restore import restore_run
-from minigpt.train.run_directory import RunDirectory
-from minigpt.train.state import TrainState
+from minigpt.train.restore import restore_run, write_run
 
 FINE_TUNING = OptimizerConfig(learning_rate=5e-5, min_learning_rate=5e-6)
 """Gentler than the defaults, which are for weights that were just drawn."""
@@ -40,16 +34,8 @@ def import_run(place: Path, run: Path) -> Config:
         data=DataConfig(tokenizer=found.tokenizer),  # pyright: ignore[reportArgumentType]
         model=found.model,
         optimizer=FINE_TUNING,
-        parallel=ParallelConfig(data=1),
     )
-    params = jax.device_put(found.params)
-    optimizer = make_optimizer(config.optimizer, config.train.steps)
-    state = TrainState(jnp.int32(0), params, optimizer.init(params))
-    directory = RunDirectory(run)
-    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
-        checkpoints.save(state, Progress(step=0))
-    # Data decides nothing yet: the first training writes its own.
-    directory.write_config(replace(config, parallel=ParallelConfig()), {})
+    write_run(config, jax.device_put(found.params))
     return config
 
 

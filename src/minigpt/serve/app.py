@@ -35,6 +35,7 @@ from minigpt.serve.protocol import (
     CompletionRequest,
     Limits,
     RequestError,
+    check_model,
     parse_request,
 )
 
@@ -101,12 +102,7 @@ class _Handlers:
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def one_model(self, request: Request) -> Response:
-        if (name := request.path_params["model"]) != self._service.model:
-            raise RequestError(
-                f"the model {name!r} is not served here; {self._service.model!r} is",
-                status=404,
-                code="model_not_found",
-            )
+        check_model(request.path_params["model"], self._service.model)
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, Any]:

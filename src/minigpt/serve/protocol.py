@@ -72,13 +72,7 @@ def parse_request(body: Any, model: str, limits: Limits) -> CompletionRequest:  
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(_FIELDS)}"
             raise RequestError(f"unknown field {name!r}; {hint}", param=name)
         _check(name, fields[name])
-    if (asked := fields.get("model", model)) != model:
-        raise RequestError(
-            f"the model {asked!r} is not served here; {model!r} is",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
+    check_model(fields.get("model", model), model, param="model")
     prompt = fields.get("prompt", "")
     prompts = (prompt,) if isinstance(prompt, str) else tuple(prompt)
     number = fields.get("n", 1)
@@ -96,6 +90,17 @@ def parse_request(body: Any, model: str, limits: Limits) -> CompletionRequest:  
         stream=fields.get("stream", False),
         usage_in_stream=bool(fields.get("stream_options", {}).get("include_usage", False)),
     )
+
+
+def check_model(asked: str, served: str, *, param: str | None = None) -> None:
+    """Raise ``RequestError`` where another model is asked for than the one there is."""
+    if asked != served:
+        raise RequestError(
+            f"the model {asked!r} is not served here; {served!r} is",
+            status=404,
+            param=param,
+            code="model_not_found",
+        )
 
 
 def _sampling(fields: Mapping[str, Any], limits: Limits) -> SamplingConfig:

@@ -47,9 +47,7 @@ def serve_run(
     """
     with _listen(config) as listener:
         restored = restore_run(run, parallel, notify)
-        generator = Generator(
-            restored.spec, restored.tokenizer, restored.config.data.layout, restored.layout.mesh
-        )
+        generator = Generator.of(restored)
         engine = generator.engine(restored.params, config.rows)
         started = time.perf_counter()
         engine.compile_all()

@@ -1,18 +1,20 @@
-"""A run's newest parameters on any mesh, for whatever uses a model after its training."""
+"""Parameters without their training: a run's newest ones on any mesh, and a run made of some."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 from minigpt.config import ClusterConfig, Config, ParallelConfig
 from minigpt.data.tokenizer import Tokenizer, load_tokenizer
 from minigpt.model.gpt import GPTSpec
 from minigpt.parallel.mesh import mesh_shape
 from minigpt.train.checkpoint import Checkpoints, Progress
+from minigpt.train.optimizer import make_optimizer
 from minigpt.train.run_directory import RunDirectory
-from minigpt.train.state import Params, StateLayout, init_params, model_spec
+from minigpt.train.state import Params, StateLayout, TrainState, init_params, model_spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,19 @@ def restore_run(
         params=params,
         progress=progress,
     )
+
+
+def write_run(config: Config, params: Params) -> RunDirectory:
+    """Make a run at step 0 of parameters with layers ``[layers, ...]``, on one device.
+
+    Data decides nothing yet: the first training writes its own.
+    """
+    opt_state = make_optimizer(config.optimizer, config.train.steps).init(params)
+    directory = RunDirectory.of(config)
+    with Checkpoints(directory.checkpoints, keep=None) as checkpoints:
+        checkpoints.save(TrainState(jnp.int32(0), params, opt_state), Progress(step=0))
+    directory.write_config(config, {})
+    return directory
 
 
 def _on_mesh(config: Config, parallel: ParallelConfig, batch_size: int) -> Config:

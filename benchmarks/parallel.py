@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding
 from minigpt.bench import best_seconds
 from minigpt.config import Config, ModelConfig, ParallelConfig, TrainConfig
 from minigpt.data.batches import Batch
+from minigpt.parallel.pipeline import conditions
 from minigpt.parallel.schedule import Schedule
 from minigpt.parallel.sharding import BATCH
 from minigpt.plan.check import compile_step
@@ -76,7 +77,7 @@ def traffic() -> dict[str, Any]:
         microbatches = 8 if shape[0] == 8 else 4 // shape[1] or 1
         config = config_of(shape, SMALL, 16, microbatches=microbatches)
         program = compile_step(config, VOCAB).as_text()
-        counts = collectives(program, shape, condition_holds=microbatches)
+        counts = collectives(program, shape, condition_holds=conditions(microbatches, 1))
         expected = step_traffic(config, shape, model_spec(config, VOCAB).padded_vocab_size)
         found[_name(shape)] = {
             "equals the formula": counts == expected,

@@ -14,11 +14,12 @@ from minigpt.model.attention import (
 
 
 @jax.jit
-def plain(q, k, v):
+def plain(q, k, v, factors=1.0):
+    """The textbook; ``factors`` multiply the attention weights."""
     scores = jnp.einsum("bthk,bshk->bhts", q, k) / jnp.sqrt(q.shape[-1])
     visible = jnp.tril(jnp.ones((q.shape[1], q.shape[1]), bool))
     scores = jnp.where(visible[None, None], scores, -jnp.inf)
-    return jnp.einsum("bhts,bshk->bthk", jax.nn.softmax(scores), v)
+    return jnp.einsum("bhts,bshk->bthk", jax.nn.softmax(scores) * factors, v)
 
 
 def operands(seq, dtype=jnp.float32):
@@ -27,18 +28,37 @@ def operands(seq, dtype=jnp.float32):
     ]
 
 
+def outputs(attention, seq):
+    """What comes out, and the gradients of all operands."""
+
+    def score(q, k, v):
+        return (attention(q, k, v) * jnp.sin(jnp.arange(8.0))).sum()
+
+    return attention(*operands(seq)), *jax.jit(jax.grad(score, (0, 1, 2)))(*operands(seq))
+
+
 @pytest.mark.parametrize("seq", [1, 16, 128, 200, 300])
 def test_blocks_equal_the_textbook_and_its_gradients(seq):
-    def outputs(attention):
-        def score(q, k, v):
-            return (attention(q, k, v) * jnp.sin(jnp.arange(8.0))).sum()
-
-        return attention(*operands(seq)), jax.jit(jax.grad(score, (0, 1, 2)))(*operands(seq))
-
-    ours, theirs = outputs(blocked_attention), outputs(plain)
-    np.testing.assert_allclose(ours[0], theirs[0], atol=2e-6)
-    for got, expected in zip(ours[1], theirs[1], strict=True):
+    for got, expected in zip(outputs(blocked_attention, seq), outputs(plain, seq), strict=True):
         np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("seq", [16, 200, 300])
+def test_dropped_weights_are_as_in_the_textbook(seq):
+    keys = jax.random.split(jax.random.key(2), 2)
+    masks = [
+        [jax.random.bernoulli(jax.random.fold_in(key, head), 0.7, (seq, seq)) for head in (5, 6, 7)]
+        for key in keys
+    ]
+
+    def ours(q, k, v):
+        return attention_with_dropout(q, k, v, 0.3, keys, 5)
+
+    def theirs(q, k, v):
+        return plain(q, k, v, jnp.array(masks) / 0.7)
+
+    for got, expected in zip(outputs(ours, seq), outputs(theirs, seq), strict=True):
+        np.testing.assert_allclose(got, expected, atol=4e-5)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 Shapes: b batch, t query position, s key position, h head, k head dim.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -47,29 +49,34 @@ def _compute_capability() -> tuple[int, ...]:
     return tuple(int(part) for part in jax.local_devices()[0].compute_capability.split("."))
 
 
-@jax.custom_vjp
-def blocked_attention(q: Array, k: Array, v: Array) -> Array:
-    """Causal attention in blocks of queries; shapes and dtypes as ``causal_attention``."""
-    return _forward(q, k, v)[0]
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def blocked_attention(
+    q: Array, k: Array, v: Array, keep: Array | None = None, rate: float = 0.0
+) -> Array:
+    """Causal attention in blocks of queries; shapes and dtypes as ``causal_attention``.
+
+    ``keep`` [b, h, t, s] says which attention weights are not dropped, at a rate of ``rate``.
+    """
+    return _forward(q, k, v, keep, rate)[0]
 
 
 @jax.named_scope("attention")
-def _forward(q, k, v):  # noqa: ANN001, ANN202
+def _forward(q, k, v, keep, rate):  # noqa: ANN001, ANN202
     outputs, log_normalizers = [], []
     for start, stop in _blocks(q.shape[1]):
         scores = _scores(q[:, start:stop], k[:, :stop], start)
         maximum = scores.max(-1, keepdims=True)
         exponentials = jnp.exp(scores - maximum)
         total = exponentials.sum(-1, keepdims=True)
-        probabilities = (exponentials / total).astype(q.dtype)
+        probabilities = _kept(exponentials / total, keep, rate, start).astype(q.dtype)
         outputs.append(jnp.einsum("bhts,bshk->bthk", probabilities, v[:, :stop]))
         log_normalizers.append(maximum + jnp.log(total))
-    return jnp.concatenate(outputs, axis=1), (q, k, v, log_normalizers)
+    return jnp.concatenate(outputs, axis=1), (q, k, v, keep, log_normalizers)
 
 
 @jax.named_scope("attention")
-def _backward(residuals, d_out):  # noqa: ANN001, ANN202
-    q, k, v, log_normalizers = residuals
+def _backward(rate, residuals, d_out):  # noqa: ANN001, ANN202
+    q, k, v, keep, log_normalizers = residuals
     seq = q.shape[1]
     scale = q.shape[-1] ** -0.5
     d_q = []
@@ -78,21 +85,20 @@ def _backward(residuals, d_out):  # noqa: ANN001, ANN202
         q_block, d_block = q[:, start:stop], d_out[:, start:stop]
         probabilities = jnp.exp(_scores(q_block, k[:, :stop], start) - log_normalizer)
         d_probabilities = jnp.einsum("bthk,bshk->bhts", d_block, v[:, :stop]).astype(jnp.float32)
+        d_probabilities = _kept(d_probabilities, keep, rate, start)
         inner = (probabilities * d_probabilities).sum(-1, keepdims=True)
         d_scores = (probabilities * (d_probabilities - inner) * scale).astype(q.dtype)
         d_q.append(jnp.einsum("bhts,bshk->bthk", d_scores, k[:, :stop]))
         unseen = ((0, 0), (0, seq - stop), (0, 0), (0, 0))
         d_k += jnp.pad(jnp.einsum("bhts,bthk->bshk", d_scores, q_block), unseen)
-        d_v += jnp.pad(
-            jnp.einsum("bhts,bthk->bshk", probabilities.astype(q.dtype), d_block), unseen
-        )
-    return jnp.concatenate(d_q, axis=1), d_k.astype(k.dtype), d_v.astype(v.dtype)
+        used = _kept(probabilities, keep, rate, start).astype(q.dtype)
+        d_v += jnp.pad(jnp.einsum("bhts,bthk->bshk", used, d_block), unseen)
+    return jnp.concatenate(d_q, axis=1), d_k.astype(k.dtype), d_v.astype(v.dtype), None
 
 
 blocked_attention.defvjp(_forward, _backward)
 
 
-@jax.named_scope("attention")
 def attention_with_dropout(
     q: Float[Array, "batch seq heads head_dim"],
     k: Float[Array, "batch seq heads head_dim"],
@@ -104,10 +110,9 @@ def attention_with_dropout(
     """Causal attention that drops a share ``rate`` of the attention weights, as GPT-2 does.
 
     Fused kernels cannot draw the masks that MiniGPT promises (one key for each row and head, so
-    that they are the same on every mesh); this one holds a whole score matrix. ``first_head`` is
-    the global number of the first head held here.
+    that they are the same on every mesh); this one holds them, a byte for each attention weight.
+    ``first_head`` is the global number of the first head held here.
     """
-    probabilities = jax.nn.softmax(_scores(q, k, 0), axis=-1)
     seq = q.shape[1]
 
     def keep_mask(head: Array) -> Array:
@@ -115,8 +120,15 @@ def attention_with_dropout(
         return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (seq, seq)))(head_keys)
 
     keep = jax.vmap(keep_mask, out_axes=1)(first_head + jnp.arange(q.shape[2]))
-    probabilities = jnp.where(keep, probabilities / (1.0 - rate), 0.0).astype(q.dtype)
-    return jnp.einsum("bhts,bshk->bthk", probabilities, v)
+    return blocked_attention(q, k, v, keep, rate)
+
+
+def _kept(weights: Array, keep: Array | None, rate: float, start: int) -> Array:
+    """Attention weights [b, h, t, s] of a block from ``start`` on, after dropout."""
+    if keep is None:
+        return weights
+    block = keep[:, :, start : start + weights.shape[2], : weights.shape[3]]
+    return jnp.where(block, weights / (1.0 - rate), 0.0)
 
 
 def _scores(q: Array, k: Array, first_query: int) -> Array:

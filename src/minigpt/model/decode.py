@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from minigpt.model.attention import causal_attention
-from minigpt.model.gpt import FLOAT32, GPT, Block, GPTSpec, LayerParams
+from minigpt.model.gpt import FLOAT32, GPT, Block, GPTSpec, LayerParams, cast_kernels
 
 
 class Cache(NamedTuple):
@@ -135,9 +135,5 @@ def decoding_params(spec: GPTSpec, params: dict[str, Any]) -> dict[str, Any]:
     if spec.compute_dtype == FLOAT32:
         return params
 
-    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
-        is_operand = str(path[-1].key).endswith("_kernel")
-        return leaf.astype(spec.compute_dtype) if is_operand else leaf
-
     output = params.get("output_embedding", params["token_embedding"]).astype(spec.compute_dtype)
-    return jax.tree_util.tree_map_with_path(cast, params) | {"output_embedding": output}
+    return cast_kernels(params, spec.compute_dtype) | {"output_embedding": output}

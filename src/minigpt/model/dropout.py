@@ -1,5 +1,7 @@
 """Dropout whose masks do not depend on how a batch is split."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
@@ -37,4 +39,16 @@ def dropout(
         return x
     shape = (x.shape[1] * peers.sequence_parts, *x.shape[2:])
     keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape))(keys)
-    return jnp.where(peers.own(keep), x / (1.0 - rate), 0.0).astype(x.dtype)
+    return _scaled_where(peers.own(keep), x, rate)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _scaled_where(keep: Array, x: Array, rate: float) -> Array:
+    """``x`` scaled up where it is kept, else 0; only the mask is needed going backward."""
+    return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
+
+
+_scaled_where.defvjp(
+    lambda keep, x, rate: (_scaled_where(keep, x, rate), keep),
+    lambda rate, keep, d_out: (None, _scaled_where(keep, d_out, rate)),
+)

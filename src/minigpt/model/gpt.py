@@ -243,6 +243,15 @@ class GPT(nnx.Module):
         return self.token_embedding[...] if tied else self.output_embedding[...]
 
 
+def cast_kernels(params: LayerParams, dtype: jnp.dtype) -> LayerParams:
+    """The same parameters with the kernels of layers, and nothing else, in a dtype."""
+
+    def cast(path: tuple[Any, ...], leaf: Array) -> Array:
+        return leaf.astype(dtype) if str(path[-1].key).endswith("_kernel") else leaf
+
+    return jax.tree_util.tree_map_with_path(cast, params)
+
+
 def run_layers(
     graph: nnx.GraphDef[Block],
     layers: LayerParams,

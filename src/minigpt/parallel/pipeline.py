@@ -1,7 +1,9 @@
 """Runs a schedule over stage functions, inside one ``shard_map`` that is manual over all axes.
 
 All shapes here are those of one device. A device is one stage; ``lax.scan`` walks the ticks, and
-in each the device does the forward and the backward unit that the schedule gives its stage.
+in each the device does the forward and the backward unit that the schedule gives its stage, or
+nothing in a bubble. A forward unit leaves its residuals, what its derivative needs besides
+parameters, in its slot.
 
 Devices must issue their collectives in the same order, or they can wait for each other for ever.
 Independent ones (the two hops, sums inside the stages) have none, so ``in_order`` gives them one.
@@ -45,7 +47,7 @@ class _Carry(NamedTuple):
 
     received: jax.Array  # activations from the stage before
     received_gradient: jax.Array  # gradient from the stage behind
-    inputs: jax.Array  # [slots, ...] inputs of units whose backward pass is to come
+    kept: list[jax.Array]  # [slots, ...] residuals of units whose backward pass is to come
     head_gradients: jax.Array  # [places, ...] of microbatches through the head, not yet back
     layer_gradients: Tree
     rest_gradients: Tree
@@ -68,7 +70,7 @@ class _Row(NamedTuple):
 def accumulated_gradients(
     stages: Stages, num_microbatches: int, layers: Tree, rest: Tree
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
-    """As ``pipelined_gradients``, where one stage holds all layers: nothing is recomputed."""
+    """As ``pipelined_gradients``, where one stage holds all layers."""
     axes = stages.axes
 
     def loss_of(layers: Tree, rest: Tree, m: jax.Array) -> jax.Array:
@@ -89,7 +91,7 @@ def accumulated_gradients(
 def pipelined_gradients(
     stages: Stages, schedule: Schedule, layers: Tree, rest: Tree, zero: jax.Array, one: jax.Array
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
-    """Loss sum and gradients of all microbatches; the backward pass recomputes each unit.
+    """Loss sum and gradients of all microbatches.
 
     Args:
         stages: the model.
@@ -122,20 +124,33 @@ def pipelined_loss(
 
     def tick(carry: tuple[jax.Array, jax.Array], row: _Row) -> tuple[Any, None]:
         received, loss = carry
-        y = run.forward(received, row)[1]
-        done, unit = run.through_the_head(row)
-        added = lax.cond(
+        mine = row.at(run.stage)
+        done, last = run.through_the_head(row)
+
+        def layers_of_chunk(x: jax.Array) -> tuple[jax.Array]:
+            return (stages.layers(_at(layers, mine.chunk), x, mine.chunk, mine.microbatch),)
+
+        (y,) = _if(mine.valid, "forward", layers_of_chunk, run.input(received, row))
+        (loss,) = _if(
             done,
-            lambda y: stages.head(rest, run.from_last(y), unit.microbatch),
-            lambda y: jnp.zeros_like(loss),
-            y,
+            "head",
+            lambda loss: (loss + stages.head(rest, run.from_last(y), last.microbatch),),
+            loss,
         )
-        y, added = in_order(y, added)
-        return (run.hop(y, run.ring), loss + added), None
+        y, loss = in_order(y, loss)
+        return (run.hop(y, run.ring), loss), None
 
     loss = axes.vary(jnp.zeros(()), "data")
     table = run.table("forward", 0, schedule.num_forward_ticks)
     return lax.scan(tick, (axes.vary(zero, "pipe"), loss), table)[0][1]
+
+
+def conditions(num_microbatches: int, interleave: int) -> dict[str, int]:
+    """Scope of each condition in the compiled program, and in how many ticks it holds."""
+    units = num_microbatches * interleave
+    return {"forward": units, "backward": units} | dict.fromkeys(
+        ("embed", "head", "embed_backward"), num_microbatches
+    )
 
 
 class _Run:
@@ -183,10 +198,17 @@ class _Run:
         def gradient(leaf: jax.Array) -> jax.Array:
             return self.axes.like(jnp.zeros(leaf.shape, jnp.float32), leaf)
 
+        def slots(residual: jax.Array) -> jax.Array:
+            zeros = jnp.zeros((self.schedule.num_slots, *residual.shape), residual.dtype)
+            return self.axes.like(zeros, residual)
+
+        # Only its form is used, not its values, which are therefore never computed.
+        form = self.unit(of_stage, _Row(*[self.axes.vary(jnp.int32(0), "pipe")] * 4))[1]
+        residuals, self.derivative = jax.tree.flatten(form)
         return _Carry(
             received=of_stage,
             received_gradient=of_stage,
-            inputs=jnp.broadcast_to(of_stage, (self.schedule.num_slots, *zero.shape)),
+            kept=[slots(residual) for residual in residuals],
             head_gradients=jnp.broadcast_to(zero, (waiting, *zero.shape)),
             layer_gradients=jax.tree.map(gradient, self.layers),
             rest_gradients=jax.tree.map(gradient, self.rest),
@@ -198,11 +220,8 @@ class _Run:
         forward, backward = work
         y = carry.received
         if forward is not None:
-            x, y = self.forward(carry.received, forward)
-            mine = forward.at(self.stage)
-            kept = jnp.where(mine.valid, x, carry.inputs[mine.slot])
-            carry = carry._replace(inputs=carry.inputs.at[mine.slot].set(kept))
-            carry = self.head(carry, forward, y)
+            y, kept = self.forward(carry, forward)
+            carry = self.head(carry._replace(kept=kept), forward, y)
         d_x = carry.received_gradient
         if backward is not None:
             carry, d_x = self.backward(carry, backward)
@@ -218,16 +237,34 @@ class _Run:
     def hop(self, x: jax.Array, ring: list[tuple[int, int]]) -> jax.Array:
         return lax.ppermute(x, "pipe", ring) if len(ring) > 1 else x
 
-    def forward(self, received: jax.Array, row: _Row) -> tuple[jax.Array, jax.Array]:
-        """Input and output of this stage's forward unit."""
+    def input(self, received: jax.Array, row: _Row) -> jax.Array:
+        """What enters this stage's forward unit."""
         mine, first = row.at(self.stage), row.at(0)
-        embedded = lax.cond(
-            first.valid & (first.chunk == 0),
-            lambda: self.axes.vary(self.stages.embed(self.rest, first.microbatch), "pipe"),
-            lambda: jnp.zeros_like(received),
-        )
-        x = jnp.where((self.stage == 0) & (mine.chunk == 0), embedded, received)
-        return x, self.stages.layers(_at(self.layers, mine.chunk), x, mine.chunk, mine.microbatch)
+
+        def embed(_: jax.Array) -> tuple[jax.Array]:
+            return (self.axes.vary(self.stages.embed(self.rest, first.microbatch), "pipe"),)
+
+        (embedded,) = _if(first.valid & (first.chunk == 0), "embed", embed, received)
+        return jnp.where((self.stage == 0) & (mine.chunk == 0), embedded, received)
+
+    def forward(self, carry: _Carry, row: _Row) -> tuple[jax.Array, list[jax.Array]]:
+        """Output of this stage's forward unit, and all that is kept with its residuals."""
+        mine = row.at(self.stage)
+
+        def run(x: jax.Array, kept: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+            y, derivative = self.unit(x, mine)
+            pairs = zip(kept, jax.tree.leaves(derivative), strict=True)
+            return y, [slots.at[mine.slot].set(residual) for slots, residual in pairs]
+
+        return _if(mine.valid, "forward", run, self.input(carry.received, row), carry.kept)
+
+    def unit(self, x: jax.Array, mine: _Row) -> tuple[jax.Array, Any]:
+        """Output of this stage's forward unit, and its derivative without the parameters."""
+
+        def layers(layers: Tree, x: jax.Array) -> jax.Array:
+            return self.stages.layers(layers, x, mine.chunk, mine.microbatch)
+
+        return jax.vjp(layers, _at(self.layers, mine.chunk), x, saveable_args=(False, True))
 
     def through_the_head(self, row: _Row) -> tuple[jax.Array, _Row]:
         """Whether a microbatch leaves the last layer in this tick, and the last stage's unit."""
@@ -242,18 +279,17 @@ class _Run:
         """Loss and gradients of the microbatch that the last stage has just finished."""
         done, unit = self.through_the_head(row)
 
-        def run(y: jax.Array, carry: _Carry) -> _Carry:
+        def run(head_gradients: jax.Array, rest_gradients: Tree, total: jax.Array) -> tuple[Tree, ...]:
             loss, (d_rest, d_y) = jax.value_and_grad(self.stages.head, (0, 1))(
                 self.rest, self.from_last(y), unit.microbatch
             )
-            place = unit.microbatch % carry.head_gradients.shape[0]
-            return carry._replace(
-                head_gradients=carry.head_gradients.at[place].set(d_y),
-                rest_gradients=_add(carry.rest_gradients, d_rest),
-                loss=carry.loss + loss,
-            )
+            place = unit.microbatch % head_gradients.shape[0]
+            return head_gradients.at[place].set(d_y), _add(rest_gradients, d_rest), total + loss
 
-        return lax.cond(done, run, lambda y, carry: carry, y, carry)
+        totals = _if(
+            done, "head", run, carry.head_gradients, carry.rest_gradients, carry.loss
+        )
+        return carry._replace(head_gradients=totals[0], rest_gradients=totals[1], loss=totals[2])
 
     def backward(self, carry: _Carry, row: _Row) -> tuple[_Carry, jax.Array]:
         """This stage's backward unit, and the embedding's if one arrives at the first layer."""
@@ -262,31 +298,36 @@ class _Run:
         d_head = carry.head_gradients[mine.microbatch % carry.head_gradients.shape[0]]
         is_end = (self.stage == self.last) & (mine.chunk == last_chunk)
         d_y = jnp.where(is_end, d_head, carry.received_gradient)
-        x, d_y = in_order(carry.inputs[mine.slot], d_y)
-        _, pull = jax.vjp(
-            lambda layers, x: self.stages.layers(layers, x, mine.chunk, mine.microbatch),
-            _at(self.layers, mine.chunk),
-            x,
-        )
-        d_layers, d_x = jax.tree.map(lambda d: jnp.where(mine.valid, d, 0), pull(d_y))
-        layer_gradients = jax.tree.map(
-            lambda total, d: total.at[mine.chunk].add(d), carry.layer_gradients, d_layers
-        )
 
-        def embedding(gradients: Tree, d_x: jax.Array) -> Tree:
+        def layers(d_y: jax.Array, gradients: Tree) -> tuple[jax.Array, Tree]:
+            slot, d_y = in_order(mine.slot, d_y)
+            pull: Any = jax.tree.unflatten(self.derivative, [slots[slot] for slots in carry.kept])
+            pull.args_res = [_at(self.layers, mine.chunk), *pull.args_res[1:]]
+            d_layers, d_x = pull(d_y)
+            return d_x, jax.tree.map(
+                lambda total, d: total.at[mine.chunk].add(d), gradients, d_layers
+            )
+
+        d_x, layer_gradients = _if(mine.valid, "backward", layers, d_y, carry.layer_gradients)
+
+        def embedding(gradients: Tree) -> tuple[Tree]:
             d_first = self.axes.sum(jnp.where(self.stage == 0, d_x, 0), "pipe")
             _, pull = jax.vjp(lambda rest: self.stages.embed(rest, first.microbatch), self.rest)
-            return _add(gradients, pull(d_first)[0])
+            return (_add(gradients, pull(d_first)[0]),)
 
-        rest_gradients = lax.cond(
-            first.valid & (first.chunk == 0),
-            embedding,
-            lambda gradients, d_x: gradients,
-            carry.rest_gradients,
-            d_x,
-        )
+        arrives = first.valid & (first.chunk == 0)
+        (rest_gradients,) = _if(arrives, "embed_backward", embedding, carry.rest_gradients)
         carry = carry._replace(layer_gradients=layer_gradients, rest_gradients=rest_gradients)
         return carry, d_x
+
+
+def _if(condition: jax.Array, scope: str, run: Callable[..., tuple[Tree, ...]], *operands: Tree):  # noqa: ANN202
+    """``run(*operands)``, or where the condition does not hold the operands as they are.
+
+    ``scope`` is its name in the compiled program, one of ``conditions``.
+    """
+    with jax.named_scope(scope):
+        return lax.cond(condition, run, lambda *operands: operands, *operands)
 
 
 def _at(tree: Tree, index: jax.Array) -> Tree:

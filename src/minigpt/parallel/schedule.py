@@ -25,7 +25,7 @@ class Unit:
     Attributes:
         chunk: which of the stage's chunks.
         microbatch: which microbatch.
-        slot: where the unit's input waits for the backward pass; no two units that wait at the
+        slot: where the unit's residuals wait for the backward pass; no two units that wait at the
             same time share one.
     """
 
@@ -98,7 +98,7 @@ class Schedule:
 
     @cached_property
     def num_slots(self) -> int:
-        """Most inputs that wait on one stage, the first, at the same time."""
+        """Most units that wait on one stage, the first, for their backward pass."""
         through = [0, *accumulate(self._place(i) is not None for i in range(self._places))]
         behind = self.first_backward_tick + self.num_stages - 1
         return max(

@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
+from minigpt.parallel.pipeline import conditions
 from minigpt.parallel.sharding import BATCH
 from minigpt.plan.hlo import Collective, collectives
 from minigpt.plan.memory import Memory, step_memory
@@ -56,6 +57,7 @@ def check(config: Config, vocab_size: int) -> Checked:
     step = compile_step(config, vocab_size)
     analysis = step.memory_analysis()
     program = step.as_text()
+    holds = conditions(parallel.microbatches, parallel.interleave)
     assert analysis is not None, "every backend of jax 0.11 to 0.12 has it"
     assert program is not None, "as above"
     return Checked(
@@ -63,7 +65,7 @@ def check(config: Config, vocab_size: int) -> Checked:
         argument_bytes=analysis.argument_size_in_bytes,
         temporary_bytes=analysis.temp_size_in_bytes,
         traffic=step_traffic(config, shape, padded),
-        found=collectives(program, shape, condition_holds=parallel.microbatches),
+        found=collectives(program, shape, condition_holds=holds),
     )
 
 

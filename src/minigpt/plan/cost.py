@@ -37,7 +37,7 @@ class StepTime:
     """Of the model, with what is computed again going backward."""
     optimizer: float
     bubble: float
-    """In which stages compute for nobody, with the exchanges in it."""
+    """In which stages wait for others, who compute and exchange."""
     tensor: float
     """Exchanges of tensor-parallel peers, and of the owners of the vocabulary."""
     pipe: float
@@ -72,20 +72,18 @@ def step_time(config: Config, shape: Shape, padded_vocab: int, cluster: Cluster)
     units = ticks = parallel.microbatches * parallel.interleave
     back_ticks = units
     if pipe > 1:
-        backward += forward  # a stage keeps its input only
         schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
         ticks = schedule.num_forward_ticks
         back_ticks = schedule.num_ticks - schedule.first_backward_tick
-    in_vain = (ticks - units) * forward + (back_ticks - units) * backward
+    layers = units * (forward + backward)
+    waited = (ticks - units) * forward + (back_ticks - units) * backward
     exchanges = exchange_seconds(config, shape, padded_vocab, cluster)
-    # Layers' exchanges take place in bubbles too.
-    share = in_vain / (in_vain + units * (forward + backward))
     tensor = exchanges["model"]
     return StepTime(
-        compute=units * (forward + backward) + parallel.microbatches * work.loss,
+        compute=layers + parallel.microbatches * work.loss,
         optimizer=work.optimizer,
-        bubble=in_vain + share * tensor,
-        tensor=(1 - share) * tensor,
+        bubble=waited * (1 + tensor / layers),
+        tensor=tensor,
         pipe=exchanges["pipe"],
         data=exchanges["data"],
     )

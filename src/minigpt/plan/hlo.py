@@ -2,14 +2,14 @@
 
 Reads XLA's optimised HLO. Loops are counted as often as they run, those whose number of runs XLA
 does not know once (single ticks of a pipeline). A collective under a condition
-is counted as often as the caller knows that the condition holds in a step.
+is counted as often as the caller knows that the condition of that name holds in a step.
 """
 
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,8 +29,7 @@ _BY_NAME = re.compile(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}")
 _BY_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _BY_LIST = re.compile(r"replica_groups=\{(\{[^=]*\})\}")
 _WHILE = re.compile(r" while\(.*body=%?([\w.\-]+)(?:.*known_trip_count\":\{\"n\":\"(\d+)\")?")
-_CONDITIONAL = re.compile(r" conditional\(.*branch_computations=\{([^}]*)\}.*stack_frame_id=(\d+)")
-_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)")
+_CONDITIONAL = re.compile(r" conditional\(.*branch_computations=\{([^}]*)\}.*/(\w+)/cond\"")
 
 
 class Collective(NamedTuple):
@@ -50,15 +49,15 @@ class _Computation:
 
 
 def collectives(
-    program: str, shape: tuple[int, int, int], *, condition_holds: int
+    program: str, shape: tuple[int, int, int], *, condition_holds: Mapping[str, int]
 ) -> Counter[Collective]:
     """How often each collective runs in one execution.
 
     Args:
         program: text of the optimised HLO.
         shape: of the mesh, (pipe, data, model), in the order of the devices.
-        condition_holds: executions of each conditional of the source. XLA may have made several
-            of it, as in the phases of a pipeline; they count as one.
+        condition_holds: executions of each conditional, by its named scope. There may be several
+            of one scope, as in the phases of a pipeline; they count as one.
 
     Raises:
         MiniGPTError: a collective is not over axes of the mesh.
@@ -66,12 +65,12 @@ def collectives(
     computations, entry = _parse(program, shape)
     found = _inside(computations, entry)
     conditional = {
-        place: branches for c in computations.values() for place, branches in c.conditions
+        scope: branches for c in computations.values() for scope, branches in c.conditions
     }
-    for branches in conditional.values():
+    for scope, branches in conditional.items():
         for branch in branches:
             for collective, count in _inside(computations, branch).items():
-                found[collective] += count * condition_holds
+                found[collective] += count * condition_holds[scope]
     return found
 
 
@@ -87,12 +86,9 @@ def _inside(computations: dict[str, _Computation], name: str) -> Counter[Collect
 
 def _parse(program: str, shape: tuple[int, int, int]) -> tuple[dict[str, _Computation], str]:
     computations: dict[str, _Computation] = {}
-    places: dict[str, str] = {}
     entry = current = ""
     for line in program.splitlines():
-        if frame := _FRAME.match(line):
-            places[frame[1]] = frame[2]
-        elif header := _HEADER.match(line):
+        if header := _HEADER.match(line):
             current = header[2]
             computations[current] = _Computation(Counter(), [], [])
             entry = current if header[1] else entry
@@ -102,7 +98,7 @@ def _parse(program: str, shape: tuple[int, int, int]) -> tuple[dict[str, _Comput
             computations[current].loops.append((match[1], int(match[2] or 1)))
         elif match := _CONDITIONAL.search(line):
             branches = [name.strip().lstrip("%") for name in match[1].split(",")]
-            computations[current].conditions.append((places[match[2]], branches))
+            computations[current].conditions.append((match[2], branches))
     return computations, entry
 
 

@@ -29,11 +29,11 @@ class Memory:
     optimizer: int
     """Both moments."""
     activations: int
-    """What layers keep for the backward pass, with weights in the compute dtype."""
+    """What layers keep for the backward passes to come, with weights in the compute dtype."""
     logits: int
     """Of the chunk of the vocabulary that the loss works on."""
     buffers: int
-    """What the layer that is computed needs beyond the logits, inputs that wait in a pipeline,
+    """What the layer that is computed needs beyond the logits, what travels between stages,
     and rows."""
 
     @property
@@ -59,27 +59,29 @@ def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) 
     )
     chunk_layers = config.model.num_layers // (pipe * parallel.interleave)
     layer, logits = micro.layer, micro.logits
-    kept_layers = chunk_layers * (micro.input if parallel.remat == "layer" else micro.kept)
-    if parallel.remat == "layer" or (pipe > 1 and chunk_layers == 1):
-        # One layer's arrays come and go with it; sooner where there is no loop over layers.
-        kept_layers = chunk_layers * micro.input
+    kept, units = chunk_layers * micro.kept, 1
+    if parallel.remat == "layer":
+        kept = chunk_layers * micro.input
+        # The arrays of one layer come and go with it.
         layer = max(micro.kept + micro.mlp, micro.kept_in_attention + micro.attention)
-        layer -= (5 * micro.input) * (chunk_layers == 1)
     casts = 0
     if micro.item < _FLOAT32:
-        casts = micro.item * (held.matrices // parallel.interleave + held.vocabulary)
+        casts = micro.item * (held.matrices + held.vocabulary)
     waiting = 0
     gradients = held.total * (1 if parallel.microbatches == 1 else 2)
     if pipe > 1:
         schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
         heads = parallel.microbatches if parallel.schedule == "gpipe" else 1
-        waiting = (schedule.num_slots + heads + 2) * micro.input
+        waiting = (heads + 2) * micro.input
         gradients = held.total + held.layers // parallel.interleave
+        units = schedule.num_slots + (chunk_layers > 1)  # and the one that runs, layer by layer
+    if chunk_layers == 1 and (pipe > 1 or parallel.remat == "layer"):  # no loop over layers
+        layer -= 5 * micro.input
     return Memory(
         parameters=_FLOAT32 * held.total,
         gradients=_FLOAT32 * gradients,
         optimizer=_FLOAT32 * 2 * held.moments,
-        activations=kept_layers + casts,
+        activations=units * kept + casts,
         logits=logits,
         buffers=max(0, layer - logits) + waiting + _FLOAT32 * rows * (config.model.seq_length + 2),
     )
@@ -99,24 +101,23 @@ class _Microbatch:
         self.input = _FLOAT32 * own
         # Attention: normalised input, its scaled copy, queries, keys, values, output.
         self.kept_by_attention = (_FLOAT32 + item) * own + 4 * item * split + _FLOAT32 * scores
-        if dropout:  # probabilities before and after dropout, and which are kept
-            masks = scores * model.seq_length
-            self.kept_by_attention += (_FLOAT32 + item + 1) * masks + own
+        if dropout:  # which attention weights are not dropped, and which outputs
+            self.kept_by_attention += scores * model.seq_length + own
         self.kept = (
             self.kept_by_attention + (_FLOAT32 + item) * own + 2 * item * wide + dropout * own
         )
         self.kept_in_attention = self.kept_by_attention + 2 * item * own
         self.mlp = round((3.5 if item == _FLOAT32 else 3) * _FLOAT32 * own + 4 * item * wide)
+        keys = 2.1 * keys_per_query(model.seq_length)  # blocks are computed side by side
         if dropout:
-            worked = 7.25 * _FLOAT32 * scores * model.seq_length
+            keys = 5.1 * model.seq_length  # with random bits
         elif gpu and item < _FLOAT32:
-            worked = 0.0  # cuDNN's attention never holds scores
-        else:
-            # Blocks are computed side by side.
-            worked = 2.1 * _FLOAT32 * scores * keys_per_query(model.seq_length)
+            keys = 0.0  # cuDNN's attention never holds scores
         of_split = (20 if item == _FLOAT32 else 12) * _FLOAT32 * split
         of_own = (3 if item == _FLOAT32 else 2) * _FLOAT32 * own
-        self.attention = round(of_split + of_own + worked)
+        # Random bits for the outputs, which every peer draws for all positions.
+        bits = 3.6 * _FLOAT32 * (unit - split) * dropout
+        self.attention = round(of_split + of_own + _FLOAT32 * scores * keys + bits)
         self.layer = max(self.mlp, self.attention)
         chunk = chunk_size(held_vocab)
         self.logits = 3 * _FLOAT32 * rows * model.seq_length * chunk + 4 * item * own

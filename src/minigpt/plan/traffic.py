@@ -51,10 +51,8 @@ class _Traffic:
         half = config.train.compute_dtype == "bfloat16" and config.cluster.platform != "cpu"
         self.item = 2 if half else _FLOAT32
         schedule = Schedule(parallel.schedule, pipe, parallel.interleave, self.microbatches)
-        self.forward = self.backward = self.microbatches
-        if pipe > 1:
-            self.forward = schedule.num_forward_ticks
-            self.backward = schedule.num_ticks - schedule.first_backward_tick
+        self.ticks_forward = schedule.num_forward_ticks
+        self.ticks_backward = schedule.num_ticks - schedule.first_backward_tick
         self.found: Counter[Collective] = Counter()
 
     def add(self, kind: str, axes: tuple[str, ...], num_bytes: int, times: int) -> None:
@@ -66,24 +64,19 @@ class _Traffic:
         """Tensor parallelism: two sums forward and two backward in each layer.
 
         Shoeybi et al. 2019, section 3; with sequences divided Korthikanti et al. 2022, section
-        4.2.2. A stage computes its layers again going backward, and remat those in it, of which
-        the output is not needed. Stages compute in their bubbles too.
+        4.2.2. Remat computes a layer again going backward, of which the output is not needed.
         """
         parallel = self.config.parallel
-        layers = self.config.model.num_layers // (self.sizes["pipe"] * parallel.interleave)
-        stage_again, remat = int(self.sizes["pipe"] > 1), int(parallel.remat == "layer")
-        forward = layers * (self.forward + stage_again * self.backward)
-        backward = layers * self.backward
+        times = self.microbatches * self.config.model.num_layers // self.sizes["pipe"]
+        remat = int(parallel.remat == "layer")
         if not parallel.sequence:
-            self.add("all-reduce", ("model",), _FLOAT32 * self.unit, 2 * forward + remat * backward)
-            self.add("all-reduce", ("model",), self.item * self.unit, 2 * backward)
+            self.add("all-reduce", ("model",), _FLOAT32 * self.unit, (2 + remat) * times)
+            self.add("all-reduce", ("model",), self.item * self.unit, 2 * times)
             return
         # Gathered going backward: gradients of what leaves, and inputs that were not kept.
-        gathers = 2 * forward + 4 * backward
-        self.add("all-gather", ("model",), self.item * self.unit, gathers)
-        scatters = 2 * forward + remat * backward
-        self.add("reduce-scatter", ("model",), _FLOAT32 * self.own, scatters)
-        self.add("reduce-scatter", ("model",), self.item * self.own, 2 * backward)
+        self.add("all-gather", ("model",), self.item * self.unit, (2 + 4) * times)
+        self.add("reduce-scatter", ("model",), _FLOAT32 * self.own, (2 + remat) * times)
+        self.add("reduce-scatter", ("model",), self.item * self.own, 2 * times)
 
     def embedding_and_loss(self) -> None:
         """Hidden states of the embedding and their gradient; the loss's maximum and sums."""
@@ -101,10 +94,11 @@ class _Traffic:
     def stages(self) -> None:
         """From the last stage to all before the head, from the first to all behind the embedding.
 
-        And a hop for each unit, forward and backward.
+        And a hop in each tick, forward and backward, from all stages at once.
         """
         self.add("all-reduce", ("pipe",), _FLOAT32 * self.own, 2 * self.microbatches)
-        self.add("collective-permute", ("pipe",), _FLOAT32 * self.own, self.forward + self.backward)
+        hops = self.ticks_forward + self.ticks_backward
+        self.add("collective-permute", ("pipe",), _FLOAT32 * self.own, hops)
 
     def gradients(self, held: Held) -> None:
         """All gradients at once, with the loss and the number of targets."""

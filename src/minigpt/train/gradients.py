@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
-from minigpt.model.gpt import GPT, GPTSpec, run_layers
+from minigpt.model.gpt import GPT, GPTSpec, cast_kernels, run_layers
 from minigpt.model.loss import target_weights
 from minigpt.model.peers import ALONE, Peers
 from minigpt.parallel.axes import Axes, varying
@@ -117,6 +117,8 @@ class ParallelModel:
 
         def local(params: Params, batch: Batch, step: jax.Array) -> Gradients:
             layers, rest = _split(self._unsummed(params))
+            # Once, not for each microbatch, which would keep a copy of its own.
+            layers = cast_kernels(layers, self._spec.compute_dtype)
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
             if self._schedule.num_stages == 1:

@@ -12,6 +12,8 @@ CASES = [
     {"model": 2, "data": 2, "remat": "layer", "compute_dtype": "bfloat16"},
     {"model": 4, "data": 2, "sequence": True, "microbatches": 2},
     {"pipe": 4, "microbatches": 8},
+    {"pipe": 4, "microbatches": 8, "compute_dtype": "bfloat16"},
+    {"pipe": 2, "data": 2, "microbatches": 4, "dropout": 0.1},
     {"pipe": 2, "data": 2, "model": 2, "microbatches": 4},
     {"pipe": 4, "model": 2, "microbatches": 4, "schedule": "gpipe", "remat": "layer"},
     {"pipe": 2, "data": 2, "model": 2, "microbatches": 2, "interleave": 2, "sequence": True}

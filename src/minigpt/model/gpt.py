@@ -207,8 +207,14 @@ class GPT(nnx.Module):
             keys: one dropout key for each row; None in evaluation.
         """
         graph, layers = nnx.split(self.blocks)
-        x = self.first_hidden(tokens, keys)
-        return self.final_norm(run_layers(graph, layers, x, keys, 0, remat=self.spec.remat))
+
+        def layer(x: Array, numbered: tuple[LayerParams, Array]) -> tuple[Array, None]:
+            params, number = numbered
+            return run_layer(graph, params, x, keys, number, remat=self.spec.remat), None
+
+        numbers = jnp.arange(self.spec.model.num_layers)
+        x, _ = jax.lax.scan(layer, self.first_hidden(tokens, keys), (layers, numbers))
+        return self.final_norm(x)
 
     def loss_sum(
         self,
@@ -252,33 +258,31 @@ def cast_kernels(params: LayerParams, dtype: jnp.dtype) -> LayerParams:
     return jax.tree_util.tree_map_with_path(cast, params)
 
 
-def run_layers(
+def run_layer(
     graph: nnx.GraphDef[Block],
-    layers: LayerParams,
+    params: LayerParams,
     x: Float[Array, "batch own embed"],
     keys: Key[Array, " batch"] | None,
-    first_layer: int | Array,
+    number: int | Array,
     *,
     remat: bool,
 ) -> Float[Array, "batch own embed"]:
-    """Run consecutive layers, by one ``Block`` scanned over their stacked parameters.
+    """The residual stream after one layer.
 
     Args:
         graph: the block without arrays.
-        layers: its parameters with a leading layer axis.
-        x: the residual stream.
+        params: the layer's parameters.
+        x: the residual stream before it.
         keys: one dropout key for each row; None in evaluation.
-        first_layer: number of the first of them in the whole model, for its dropout.
-        remat: keep only the input of each layer and compute the rest again going backward.
+        number: of the layer in the whole model, for its dropout.
+        remat: keep only the input for the backward pass, which computes the rest again.
     """
 
-    def layer(x: Array, indexed: tuple[LayerParams, Array]) -> tuple[Array, None]:
-        parameters, index = indexed
-        return nnx.merge(graph, parameters)(x, fold(keys, index)), None
+    def layer(params: LayerParams, x: Array, keys: Key[Array, " batch"] | None) -> Array:
+        return nnx.merge(graph, params)(x, keys)
 
-    num_layers = jax.tree.leaves(layers)[0].shape[0]
-    indices = 1 + first_layer + jnp.arange(num_layers)  # 0 is the embedding's dropout
-    return jax.lax.scan(jax.checkpoint(layer) if remat else layer, x, (layers, indices))[0]
+    keys = fold(keys, 1 + number)  # 0 is the embedding's dropout
+    return (jax.checkpoint(layer) if remat else layer)(params, x, keys)
 
 
 def _residual_std(model: ModelConfig) -> float:

@@ -73,7 +73,7 @@ class Axes:
         """Mark an array as differing between all devices."""
         return self.vary(x, *self.active)
 
-    def like(self, x: jax.Array, other: jax.Array) -> jax.Array:
+    def like(self, x: jax.Array, other: jax.Array | jax.ShapeDtypeStruct) -> jax.Array:
         """Mark an array as differing wherever another one does."""
         return self.vary(x, *varying(other))
 
@@ -81,7 +81,7 @@ class Axes:
         return tuple(axis for axis in axes if axis in self.active)
 
 
-def varying(x: jax.Array) -> frozenset[str]:
+def varying(x: jax.Array | jax.ShapeDtypeStruct) -> frozenset[str]:
     """The axes along which devices hold different values, as shard_map's types know it."""
     kind = jax.typeof(x)
     return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying

@@ -2,8 +2,7 @@
 
 All shapes here are those of one device. A device is one stage; ``lax.scan`` walks the ticks, and
 in each the device does the forward and the backward unit that the schedule gives its stage, or
-nothing in a bubble. A forward unit leaves its residuals, what its derivative needs besides
-parameters, in its slot.
+nothing in a bubble (``units``).
 
 Devices must issue their collectives in the same order, or they can wait for each other for ever.
 Independent ones (the two hops, sums inside the stages) have none, so ``in_order`` gives them one.
@@ -12,6 +11,7 @@ Independent ones (the two hops, sums inside the stages) have none, so ``in_order
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,7 @@ from jax import lax
 from minigpt.parallel.axes import Axes
 from minigpt.parallel.order import in_order, once
 from minigpt.parallel.schedule import Schedule, Unit
-
-Tree = Any
+from minigpt.parallel.units import Layer, Row, Tree, Units, add
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class Stages:
 
     Attributes:
         embed: ``(rest, m) -> x``, what enters the first layer. All devices take part.
-        layers: ``(chunk parameters, x, chunk, m) -> y``, this stage's layers of a chunk.
+        layer: ``(layer's parameters, x, its number in the model, m) -> y``, any of them.
         head: ``(rest, y, m) -> loss sum``, from what leaves the last layer. All take part.
         axes: the mesh's axes.
     """
 
     embed: Callable[[Tree, jax.Array], jax.Array]
-    layers: Callable[[Tree, jax.Array, jax.Array, jax.Array], jax.Array]
+    layer: Layer
     head: Callable[[Tree, jax.Array, jax.Array], jax.Array]
     axes: Axes
 
@@ -47,45 +46,33 @@ class _Carry(NamedTuple):
 
     received: jax.Array  # activations from the stage before
     received_gradient: jax.Array  # gradient from the stage behind
-    kept: list[jax.Array]  # [slots, ...] residuals of units whose backward pass is to come
+    kept: list[jax.Array]  # [slots, layers, ...] residuals of units yet to come back
     head_gradients: jax.Array  # [places, ...] of microbatches through the head, not yet back
     layer_gradients: Tree
     rest_gradients: Tree
     loss: jax.Array
 
 
-class _Row(NamedTuple):
-    """A tick of the schedule as arrays: of one stage after ``at``, of all before."""
-
-    valid: jax.Array
-    chunk: jax.Array
-    microbatch: jax.Array
-    slot: jax.Array
-
-    def at(self, stage: jax.Array | int) -> "_Row":
-        """The entries of a stage."""
-        return _Row(*(entry[stage] for entry in self))
-
-
 def accumulated_gradients(
-    stages: Stages, num_microbatches: int, layers: Tree, rest: Tree
+    stages: Stages, schedule: Schedule, layers: Tree, rest: Tree
 ) -> tuple[jax.Array, tuple[Tree, Tree]]:
     """As ``pipelined_gradients``, where one stage holds all layers."""
     axes = stages.axes
 
     def loss_of(layers: Tree, rest: Tree, m: jax.Array) -> jax.Array:
+        unit = Row(valid=jnp.bool(True), chunk=jnp.int32(0), microbatch=m, slot=jnp.int32(0))
         x = stages.embed(rest, m)
-        y = stages.layers(_at(layers, jnp.int32(0)), x, jnp.int32(0), m)
+        y = Units(stages.layer, layers, schedule, axes).through(x, unit)
         return stages.head(rest, y, m)
 
     def add_microbatch(carry: tuple[Tree, Tree], m: jax.Array) -> tuple[tuple[Tree, Tree], None]:
         loss, gradients = carry
         more, found = jax.value_and_grad(loss_of, (0, 1))(layers, rest, m)
-        return (loss + more, _add(gradients, found)), None
+        return (loss + more, add(gradients, found)), None
 
     zeros = jax.tree.map(lambda leaf: axes.like(jnp.zeros(leaf.shape), leaf), (layers, rest))
     start = (axes.vary(jnp.zeros(()), "data"), zeros)
-    return lax.scan(add_microbatch, start, jnp.arange(num_microbatches))[0]
+    return lax.scan(add_microbatch, start, jnp.arange(schedule.num_microbatches))[0]
 
 
 def pipelined_gradients(
@@ -122,21 +109,20 @@ def pipelined_loss(
     """Loss sum of all microbatches: the forward ticks of the schedule alone."""
     run, axes = _Run(stages, schedule, layers, rest), stages.axes
 
-    def tick(carry: tuple[jax.Array, jax.Array], row: _Row) -> tuple[Any, None]:
+    def tick(carry: tuple[jax.Array, jax.Array], row: Row) -> tuple[Any, None]:
         received, loss = carry
         mine = row.at(run.stage)
         done, last = run.through_the_head(row)
 
-        def layers_of_chunk(x: jax.Array) -> tuple[jax.Array]:
-            return (stages.layers(_at(layers, mine.chunk), x, mine.chunk, mine.microbatch),)
+        def through(x: jax.Array) -> tuple[jax.Array]:
+            return (run.units.through(x, mine),)
 
-        (y,) = _if(mine.valid, "forward", layers_of_chunk, run.input(received, row))
-        (loss,) = _if(
-            done,
-            "head",
-            lambda loss: (loss + stages.head(rest, run.from_last(y), last.microbatch),),
-            loss,
-        )
+        (y,) = _if(mine.valid, "forward", through, run.input(received, row))
+
+        def head(loss: jax.Array) -> tuple[jax.Array]:
+            return (loss + stages.head(rest, run.from_last(y), last.microbatch),)
+
+        (loss,) = _if(done, "head", head, loss)
         y, loss = in_order(y, loss)
         return (run.hop(y, run.ring), loss), None
 
@@ -159,6 +145,7 @@ class _Run:
     def __init__(self, stages: Stages, schedule: Schedule, layers: Tree, rest: Tree) -> None:
         self.stages, self.schedule = stages, schedule
         self.layers, self.rest = layers, rest
+        self.units = Units(stages.layer, layers, schedule, stages.axes)
         self.axes = stages.axes
         self.stage = self.axes.index("pipe")
         self.last = schedule.num_stages - 1
@@ -172,7 +159,7 @@ class _Run:
         edges = sorted(marks)
         return list(itertools.pairwise(edges))
 
-    def table(self, direction: str, first: int, last: int) -> _Row | None:
+    def table(self, direction: str, first: int, last: int) -> Row | None:
         """Ticks ``first`` to ``last - 1`` as arrays ``[ticks, stages]``; None for bubbles only."""
         works = self.schedule.ticks[first:last]
         units: list[list[Unit | None]] = [
@@ -184,7 +171,7 @@ class _Run:
         def column(entry: Callable[[Unit], int]) -> jax.Array:
             return jnp.array([[entry(u) if u else 0 for u in row] for row in units], jnp.int32)
 
-        return _Row(
+        return Row(
             valid=jnp.array([[u is not None for u in row] for row in units]),
             chunk=column(lambda u: u.chunk),
             microbatch=column(lambda u: u.microbatch),
@@ -198,24 +185,17 @@ class _Run:
         def gradient(leaf: jax.Array) -> jax.Array:
             return self.axes.like(jnp.zeros(leaf.shape, jnp.float32), leaf)
 
-        def slots(residual: jax.Array) -> jax.Array:
-            zeros = jnp.zeros((self.schedule.num_slots, *residual.shape), residual.dtype)
-            return self.axes.like(zeros, residual)
-
-        # Only its form is used, not its values, which are therefore never computed.
-        form = self.unit(of_stage, _Row(*[self.axes.vary(jnp.int32(0), "pipe")] * 4))[1]
-        residuals, self.derivative = jax.tree.flatten(form)
         return _Carry(
             received=of_stage,
             received_gradient=of_stage,
-            kept=[slots(residual) for residual in residuals],
+            kept=self.units.slots(of_stage),
             head_gradients=jnp.broadcast_to(zero, (waiting, *zero.shape)),
             layer_gradients=jax.tree.map(gradient, self.layers),
             rest_gradients=jax.tree.map(gradient, self.rest),
             loss=self.axes.vary(jnp.zeros(()), "data"),
         )
 
-    def tick(self, carry: _Carry, work: tuple[_Row | None, _Row | None]) -> tuple[_Carry, None]:
+    def tick(self, carry: _Carry, work: tuple[Row | None, Row | None]) -> tuple[_Carry, None]:
         """The forward unit, the head, the backward unit, then one hop each way."""
         forward, backward = work
         y = carry.received
@@ -237,7 +217,7 @@ class _Run:
     def hop(self, x: jax.Array, ring: list[tuple[int, int]]) -> jax.Array:
         return lax.ppermute(x, "pipe", ring) if len(ring) > 1 else x
 
-    def input(self, received: jax.Array, row: _Row) -> jax.Array:
+    def input(self, received: jax.Array, row: Row) -> jax.Array:
         """What enters this stage's forward unit."""
         mine, first = row.at(self.stage), row.at(0)
 
@@ -247,26 +227,14 @@ class _Run:
         (embedded,) = _if(first.valid & (first.chunk == 0), "embed", embed, received)
         return jnp.where((self.stage == 0) & (mine.chunk == 0), embedded, received)
 
-    def forward(self, carry: _Carry, row: _Row) -> tuple[jax.Array, list[jax.Array]]:
+    def forward(self, carry: _Carry, row: Row) -> tuple[jax.Array, list[jax.Array]]:
         """Output of this stage's forward unit, and all that is kept with its residuals."""
-        mine = row.at(self.stage)
+        unit = row.at(self.stage)
+        x = self.input(carry.received, row)
+        run = partial(self.units.forward, unit=unit)
+        return _if(unit.valid, "forward", run, x, carry.kept)
 
-        def run(x: jax.Array, kept: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
-            y, derivative = self.unit(x, mine)
-            pairs = zip(kept, jax.tree.leaves(derivative), strict=True)
-            return y, [slots.at[mine.slot].set(residual) for slots, residual in pairs]
-
-        return _if(mine.valid, "forward", run, self.input(carry.received, row), carry.kept)
-
-    def unit(self, x: jax.Array, mine: _Row) -> tuple[jax.Array, Any]:
-        """Output of this stage's forward unit, and its derivative without the parameters."""
-
-        def layers(layers: Tree, x: jax.Array) -> jax.Array:
-            return self.stages.layers(layers, x, mine.chunk, mine.microbatch)
-
-        return jax.vjp(layers, _at(self.layers, mine.chunk), x, saveable_args=(False, True))
-
-    def through_the_head(self, row: _Row) -> tuple[jax.Array, _Row]:
+    def through_the_head(self, row: Row) -> tuple[jax.Array, Row]:
         """Whether a microbatch leaves the last layer in this tick, and the last stage's unit."""
         unit = row.at(self.last)
         return unit.valid & (unit.chunk == self.schedule.interleave - 1), unit
@@ -275,23 +243,23 @@ class _Run:
         """The last stage's array, on every stage."""
         return self.axes.sum(jnp.where(self.stage == self.last, y, 0), "pipe")
 
-    def head(self, carry: _Carry, row: _Row, y: jax.Array) -> _Carry:
+    def head(self, carry: _Carry, row: Row, y: jax.Array) -> _Carry:
         """Loss and gradients of the microbatch that the last stage has just finished."""
         done, unit = self.through_the_head(row)
 
-        def run(head_gradients: jax.Array, rest_gradients: Tree, total: jax.Array) -> tuple[Tree, ...]:
+        def run(
+            head_gradients: jax.Array, rest_gradients: Tree, total: jax.Array
+        ) -> tuple[Tree, ...]:
             loss, (d_rest, d_y) = jax.value_and_grad(self.stages.head, (0, 1))(
                 self.rest, self.from_last(y), unit.microbatch
             )
             place = unit.microbatch % head_gradients.shape[0]
-            return head_gradients.at[place].set(d_y), _add(rest_gradients, d_rest), total + loss
+            return head_gradients.at[place].set(d_y), add(rest_gradients, d_rest), total + loss
 
-        totals = _if(
-            done, "head", run, carry.head_gradients, carry.rest_gradients, carry.loss
-        )
+        totals = _if(done, "head", run, carry.head_gradients, carry.rest_gradients, carry.loss)
         return carry._replace(head_gradients=totals[0], rest_gradients=totals[1], loss=totals[2])
 
-    def backward(self, carry: _Carry, row: _Row) -> tuple[_Carry, jax.Array]:
+    def backward(self, carry: _Carry, row: Row) -> tuple[_Carry, jax.Array]:
         """This stage's backward unit, and the embedding's if one arrives at the first layer."""
         mine, first = row.at(self.stage), row.at(0)
         last_chunk = self.schedule.interleave - 1
@@ -299,21 +267,13 @@ class _Run:
         is_end = (self.stage == self.last) & (mine.chunk == last_chunk)
         d_y = jnp.where(is_end, d_head, carry.received_gradient)
 
-        def layers(d_y: jax.Array, gradients: Tree) -> tuple[jax.Array, Tree]:
-            slot, d_y = in_order(mine.slot, d_y)
-            pull: Any = jax.tree.unflatten(self.derivative, [slots[slot] for slots in carry.kept])
-            pull.args_res = [_at(self.layers, mine.chunk), *pull.args_res[1:]]
-            d_layers, d_x = pull(d_y)
-            return d_x, jax.tree.map(
-                lambda total, d: total.at[mine.chunk].add(d), gradients, d_layers
-            )
-
-        d_x, layer_gradients = _if(mine.valid, "backward", layers, d_y, carry.layer_gradients)
+        run = partial(self.units.backward, kept=carry.kept, unit=mine)
+        d_x, layer_gradients = _if(mine.valid, "backward", run, d_y, carry.layer_gradients)
 
         def embedding(gradients: Tree) -> tuple[Tree]:
             d_first = self.axes.sum(jnp.where(self.stage == 0, d_x, 0), "pipe")
             _, pull = jax.vjp(lambda rest: self.stages.embed(rest, first.microbatch), self.rest)
-            return (_add(gradients, pull(d_first)[0]),)
+            return (add(gradients, pull(d_first)[0]),)
 
         arrives = first.valid & (first.chunk == 0)
         (rest_gradients,) = _if(arrives, "embed_backward", embedding, carry.rest_gradients)
@@ -328,11 +288,3 @@ def _if(condition: jax.Array, scope: str, run: Callable[..., tuple[Tree, ...]], 
     """
     with jax.named_scope(scope):
         return lax.cond(condition, run, lambda *operands: operands, *operands)
-
-
-def _at(tree: Tree, index: jax.Array) -> Tree:
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
-
-
-def _add(totals: Tree, more: Tree) -> Tree:
-    return jax.tree.map(lambda total, d: total + d.astype(total.dtype), totals, more)

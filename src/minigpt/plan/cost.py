@@ -100,12 +100,13 @@ class _Work:
         tokens = config.train.global_batch_size // (data * config.parallel.microbatches) * seq
         half = config.train.compute_dtype == "bfloat16"
         holds_scores = model.dropout > 0 or cluster.platform != "cuda" or not half
-        keys = seq if model.dropout else keys_per_query(seq)
+        keys = keys_per_query(seq)
         own = embed // tensor if config.parallel.sequence else embed
         products = 2 * (4 * embed * embed + 2 * embed * hidden) + 4 * keys * embed
         passes = _OWN_BYTES * own + (_SPLIT_BYTES * embed + _WIDE_BYTES * hidden) / tensor
         if holds_scores:
-            passes += _SCORE_BYTES * keys * model.num_heads / tensor * (1 + (model.dropout > 0))
+            masks = seq * (model.dropout > 0)
+            passes += _SCORE_BYTES * (keys + masks) * model.num_heads / tensor
         started = cluster.operation_seconds
         self.layer = tokens * (products / tensor / rate + passes / memory)
         self.layer += _LAYER_OPERATIONS * started

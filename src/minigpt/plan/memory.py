@@ -73,8 +73,8 @@ def step_memory(config: Config, shape: tuple[int, int, int], padded_vocab: int) 
         schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
         heads = parallel.microbatches if parallel.schedule == "gpipe" else 1
         waiting = (heads + 2) * micro.input
-        gradients = held.total + held.layers // parallel.interleave
-        units = schedule.num_slots + (chunk_layers > 1)  # and the one that runs, layer by layer
+        gradients = held.total + held.layers * pipe // config.model.num_layers
+        units = schedule.num_slots
     if chunk_layers == 1 and (pipe > 1 or parallel.remat == "layer"):  # no loop over layers
         layer -= 5 * micro.input
     return Memory(

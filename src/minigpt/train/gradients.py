@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from minigpt.config import Config
 from minigpt.data.batches import Batch
-from minigpt.model.gpt import GPT, GPTSpec, cast_kernels, run_layers
+from minigpt.model.gpt import GPT, GPTSpec, cast_kernels, run_layer
 from minigpt.model.loss import target_weights
 from minigpt.model.peers import ALONE, Peers
 from minigpt.parallel.axes import Axes, varying
@@ -122,9 +122,7 @@ class ParallelModel:
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
             if self._schedule.num_stages == 1:
-                loss, found = accumulated_gradients(
-                    stages, self._schedule.num_microbatches, layers, rest
-                )
+                loss, found = accumulated_gradients(stages, self._schedule, layers, rest)
             else:
                 zero, one = self._residual_stream(rows), jnp.where(step >= 0, 1, 0)
                 loss, found = pipelined_gradients(stages, self._schedule, layers, rest, zero, one)
@@ -245,7 +243,6 @@ class ParallelModel:
 
         ``all_layers`` only completes the model for the parts that do not use them.
         """
-        num_stages = self._schedule.num_stages
 
         def model(rest: Params) -> GPT:
             return nnx.merge(self._graph, {**rest, "blocks": all_layers})
@@ -253,24 +250,16 @@ class ParallelModel:
         def embed(rest: Params, m: jax.Array) -> jax.Array:
             return model(rest).first_hidden(rows.tokens[m][:, :-1], rows.keys_of(m))
 
-        def layers(chunk_params: Params, x: jax.Array, chunk: jax.Array, m: jax.Array) -> jax.Array:
-            per_chunk = jax.tree.leaves(chunk_params)[0].shape[0]
-            first_layer = (chunk * num_stages + self._axes.index("pipe")) * per_chunk
-            return run_layers(
-                self._block_graph,
-                chunk_params,
-                x,
-                rows.keys_of(m),
-                first_layer,
-                remat=self._spec.remat,
-            )
+        def layer(params: Params, x: jax.Array, number: jax.Array, m: jax.Array) -> jax.Array:
+            keys, remat = rows.keys_of(m), self._spec.remat
+            return run_layer(self._block_graph, params, x, keys, number, remat=remat)
 
         def head(rest: Params, y: jax.Array, m: jax.Array) -> jax.Array:
             whole = model(rest)
             hidden = whole.final_norm(y)
             return whole.head_loss_sum(hidden, rows.tokens[m][:, 1:], rows.weights[m])
 
-        return Stages(embed, layers, head, self._axes)
+        return Stages(embed, layer, head, self._axes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 from functools import cache
 
 import jax
@@ -10,7 +11,7 @@ from flax import nnx
 from minigpt.config import ModelConfig
 from minigpt.model.dropout import dropout
 from minigpt.model.flops import num_parameters, train_flops_per_token
-from minigpt.model.gpt import GPT, GPTSpec
+from minigpt.model.gpt import GPT, GPTSpec, run_layer
 
 TINY = ModelConfig(num_layers=3, num_heads=2, embed_dim=16, seq_length=24)
 
@@ -150,6 +151,23 @@ def test_dropout_runs_in_training_only_and_by_row():
         loss_of(spec, tokens[i : i + 2], jnp.array(weights[:2]), keys[i : i + 2]) for i in (0, 2)
     ]
     np.testing.assert_allclose(sum(halves), trained, rtol=1e-6)
+
+
+def test_every_layer_drops_something_else():
+    """Layers of equal parameters differ by their masks, and by nothing else."""
+    model = GPT(spec_of(dataclasses.replace(TINY, dropout=0.3)), nnx.Rngs(0))
+    graph, layers = nnx.split(model.blocks)
+    params = jax.tree.map(lambda leaf: leaf[0], layers)
+    keys = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(jax.random.key(1), (2, 8, TINY.embed_dim))
+
+    def outputs(keys):
+        return [run_layer(graph, params, x, keys, n, remat=False) for n in range(3)]
+
+    for first, second in itertools.combinations(outputs(keys), 2):
+        assert not np.array_equal(first, second)
+    for other in outputs(None)[1:]:
+        np.testing.assert_array_equal(outputs(None)[0], other)
 
 
 def test_dropout_keeps_the_mean():

@@ -59,6 +59,7 @@ def activations() -> dict[str, dict[int, float]]:
         "gpipe": {"schedule": "gpipe"},
         "gpipe, remat": {"schedule": "gpipe", "remat": "layer"},
         "1f1b": {},
+        "1f1b, remat": {"remat": "layer"},
         "1f1b, 2 chunks": {"interleave": 2},
     }
     found: dict[str, dict[int, float]] = {}
@@ -138,11 +139,18 @@ def overhead() -> dict[str, Any]:
 def memory() -> dict[str, Any]:
     """MiB of one device for 24 layers x 1024 x 1024, batch 8, compiled only."""
     found: dict[str, Any] = {}
-    for shape, zero in (*((shape, 0) for shape in MESHES), ((1, 8, 1), 1)):
+    meshes: list[tuple[tuple[int, int, int], dict[str, Any]]] = [
+        *((shape, {}) for shape in MESHES),
+        ((1, 8, 1), {"zero": 1}),
+        ((8, 1, 1), {"remat": "layer"}),
+        ((2, 2, 2), {"remat": "layer"}),
+    ]
+    for shape, parallel in meshes:
         microbatches = {1: 1, 2: 4, 8: 8}[shape[0]]
-        config = config_of(shape, LARGE, 8, microbatches=microbatches, zero=zero)
+        config = config_of(shape, LARGE, 8, microbatches=microbatches, **parallel)
         analysis = _memory(config)
-        found[_name(shape) + (", zero 1" if zero else "")] = {
+        name = ", ".join([_name(shape), *(f"{k} {v}" for k, v in parallel.items())])
+        found[name] = {
             "arguments_mib": analysis.argument_size_in_bytes / 2**20,
             "temporaries_mib": analysis.temp_size_in_bytes / 2**20,
         }

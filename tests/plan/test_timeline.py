@@ -43,7 +43,7 @@ def test_1f1b_of_two_stages():
         "..       idle\n"
         "ticks    5 (M + 2 P - 2 = 5)\n"
         "idle     25.0 % of the time ((P - 1) / (M + P - 1) = 25.0 %)\n"
-        "waiting  inputs on a stage, at most 3"
+        "waiting  units on a stage, at most 3"
     )
 
 

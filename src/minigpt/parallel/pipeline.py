@@ -281,7 +281,9 @@ class _Run:
         return carry, d_x
 
 
-def _if(condition: jax.Array, scope: str, run: Callable[..., tuple[Tree, ...]], *operands: Tree):  # noqa: ANN202
+def _if(
+    condition: jax.Array, scope: str, run: Callable[..., tuple[Tree, ...]], *operands: Tree
+) -> tuple[Any, ...]:
     """``run(*operands)``, or where the condition does not hold the operands as they are.
 
     ``scope`` is its name in the compiled program, one of ``conditions``.

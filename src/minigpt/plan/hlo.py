@@ -1,8 +1,8 @@
 """Counts the collectives of a compiled program: how often, over which axes, how many bytes.
 
 Reads XLA's optimised HLO. Loops are counted as often as they run, those whose number of runs XLA
-does not know once (single ticks of a pipeline). A collective under a condition
-is counted as often as the caller knows that the condition of that name holds in a step.
+does not know once (single ticks of a pipeline). A collective under a condition is counted as often
+as the caller knows that the condition of that name holds in a step.
 """
 
 import itertools

@@ -120,7 +120,7 @@ def _notes(schedule: Schedule) -> list[str]:
             f"{100 * schedule.bubble:.1f} % of the time "
             f"((P - 1) / ({total} + P - 1) = {100 * bubble:.1f} %)",
         ),
-        ("waiting", f"inputs on a stage, at most {schedule.num_slots}"),
+        ("waiting", f"units on a stage, at most {schedule.num_slots}"),
     ]
     rounded = -(-schedule.num_microbatches // stages) * stages
     full = dataclasses.replace(schedule, num_microbatches=rounded)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from minigpt.model.dropout import fold_rows
+from minigpt.model.dropout import fold_rows, keep_mask, scaled_where
 from minigpt.model.sizes import BLOCK
 
 _MASKED = -1e30
@@ -115,11 +115,10 @@ def attention_with_dropout(
     """
     seq = q.shape[1]
 
-    def keep_mask(head: Array) -> Array:
-        head_keys = fold_rows(keys, head)
-        return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (seq, seq)))(head_keys)
+    def of_head(head: Array) -> Array:
+        return keep_mask(fold_rows(keys, head), rate, (seq, seq))
 
-    keep = jax.vmap(keep_mask, out_axes=1)(first_head + jnp.arange(q.shape[2]))
+    keep = jax.vmap(of_head, out_axes=1)(first_head + jnp.arange(q.shape[2]))
     return blocked_attention(q, k, v, keep, rate)
 
 
@@ -128,7 +127,7 @@ def _kept(weights: Array, keep: Array | None, rate: float, start: int) -> Array:
     if keep is None:
         return weights
     block = keep[:, :, start : start + weights.shape[2], : weights.shape[3]]
-    return jnp.where(block, weights / (1.0 - rate), 0.0)
+    return scaled_where(block, weights, rate)
 
 
 def _scores(q: Array, k: Array, first_query: int) -> Array:

@@ -38,17 +38,21 @@ def dropout(
     if keys is None or rate == 0.0:
         return x
     shape = (x.shape[1] * peers.sequence_parts, *x.shape[2:])
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape))(keys)
-    return _scaled_where(peers.own(keep), x, rate)
+    return scaled_where(peers.own(keep_mask(keys, rate, shape)), x, rate)
+
+
+def keep_mask(keys: Key[Array, " batch"], rate: float, shape: tuple[int, ...]) -> Array:
+    """Which elements of each row are kept, ``[batch, *shape]``."""
+    return jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, shape))(keys)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _scaled_where(keep: Array, x: Array, rate: float) -> Array:
+def scaled_where(keep: Array, x: Array, rate: float) -> Array:
     """``x`` scaled up where it is kept, else 0; only the mask is needed going backward."""
     return jnp.where(keep, x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
-_scaled_where.defvjp(
-    lambda keep, x, rate: (_scaled_where(keep, x, rate), keep),
-    lambda rate, keep, d_out: (None, _scaled_where(keep, d_out, rate)),
+scaled_where.defvjp(
+    lambda keep, x, rate: (scaled_where(keep, x, rate), keep),
+    lambda rate, keep, d_out: (None, scaled_where(keep, d_out, rate)),
 )

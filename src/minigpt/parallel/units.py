@@ -98,8 +98,8 @@ class Units:
             pull.args_res = [at(self._layers, *place), *pull.args_res[1:]]
             d_params, d_x = pull(d_y)
             total = add(at(gradients, *place), d_params)
-            put = jax.tree.map(lambda all, one: _put(all, one, *place), gradients, total)
-            return (d_x, put), None
+            gradients = jax.tree.map(lambda all, one: _put(all, one, *place), gradients, total)
+            return (d_x, gradients), None
 
         indices = jnp.arange(self._num_layers)
         return lax.scan(layer, (d_y, gradients), indices, reverse=True)[0]

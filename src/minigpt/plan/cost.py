@@ -69,12 +69,10 @@ def step_time(config: Config, shape: Shape, padded_vocab: int, cluster: Cluster)
     forward, backward = chunk_layers * work.layer, 2 * chunk_layers * work.layer
     if parallel.remat == "layer":
         backward += forward
-    units = ticks = parallel.microbatches * parallel.interleave
-    back_ticks = units
-    if pipe > 1:
-        schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
-        ticks = schedule.num_forward_ticks
-        back_ticks = schedule.num_ticks - schedule.first_backward_tick
+    schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
+    ticks = schedule.num_forward_ticks
+    back_ticks = schedule.num_ticks - schedule.first_backward_tick
+    units = parallel.microbatches * parallel.interleave
     layers = units * (forward + backward)
     waited = (ticks - units) * forward + (back_ticks - units) * backward
     exchanges = exchange_seconds(config, shape, padded_vocab, cluster)

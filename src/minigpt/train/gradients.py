@@ -116,9 +116,7 @@ class ParallelModel:
         """
 
         def local(params: Params, batch: Batch, step: jax.Array) -> Gradients:
-            layers, rest = _split(self._unsummed(params))
-            # Once, not for each microbatch, which would keep a copy of its own.
-            layers = cast_kernels(layers, self._spec.compute_dtype)
+            layers, rest = self._parts(params)
             rows = self._microbatches(batch, step)
             stages = self._stages(rows, layers)
             if self._schedule.num_stages == 1:
@@ -147,7 +145,7 @@ class ParallelModel:
         def local(
             params: Params, batch: Batch, num_counted: jax.Array | None
         ) -> tuple[jax.Array, jax.Array]:
-            layers, rest = _split(self._unsummed(params))
+            layers, rest = self._parts(params)
             rows = self._microbatches(batch, None, num_counted)
             stages, zero = self._stages(rows, layers), self._residual_stream(rows)
             loss = pipelined_loss(stages, self._schedule, layers, rest, zero)
@@ -160,12 +158,16 @@ class ParallelModel:
         in_specs = (self._specs, self._axes.spec(BATCH), self._axes.spec(last))
         return jax.shard_map(local, mesh=self._mesh, in_specs=in_specs, out_specs=out_specs)
 
-    def _unsummed(self, params: Params) -> Params:
-        """Parameters whose gradients stay one device's over the axes that divide tokens.
+    def _parts(self, params: Params) -> tuple[Params, Params]:
+        """Parameters of the layers, and the rest, as a step uses them.
 
-        Else jax would add them up wherever a parameter is used: in each layer, many times a step.
+        Their gradients stay one device's over the axes that divide tokens: else jax would add them
+        up wherever a parameter is used, in each layer, many times a step. Kernels are cast once,
+        not for each microbatch, which would keep a copy of its own.
         """
-        return jax.tree.map(lambda leaf: self._axes.vary(leaf, *self._token_axes), params)
+        params = jax.tree.map(lambda leaf: self._axes.vary(leaf, *self._token_axes), params)
+        rest = {name: value for name, value in params.items() if name != "blocks"}
+        return cast_kernels(params["blocks"], self._spec.compute_dtype), rest
 
     def _over_positions(self, gradients: Params, params: Params) -> Params:
         """Gradients of what all peers hold, from those of each peer's positions."""
@@ -283,9 +285,3 @@ def _data_dim(spec: P) -> int | None:
 def _axes_of(spec: P) -> set[str]:
     """The mesh axes of a partition."""
     return {axis for entry in spec if entry for axis in ((entry,) if entry in AXES else entry)}
-
-
-def _split(params: Params) -> tuple[Params, Params]:
-    """Parameters of the layers, and the rest."""
-    rest = {name: value for name, value in params.items() if name != "blocks"}
-    return params["blocks"], rest

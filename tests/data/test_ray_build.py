@@ -1,13 +1,19 @@
 import dataclasses
+import gc
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
+from ray.util import placement_group, remove_placement_group
 from ray_cluster import local_cluster
 
 from minigpt.config import Config, DataConfig, ModelConfig, RunConfig, TrainConfig
+from minigpt.data import ray_build
 from minigpt.data.build import build, open_or_build
 from minigpt.data.corpus import PIECE_BYTES, open_corpus
 from minigpt.data.ray_build import encode_on_cluster, open_or_build_on_cluster
@@ -108,6 +114,23 @@ def test_store_is_the_local_one_byte_for_byte_and_reused(tmp_path, texts, change
 # What can go wrong
 
 
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def cpus_become_free() -> bool:
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU", 0) < 2:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
 def failing_tokenizer() -> Any:
     class Failing(ByteTokenizer):  # local, so that it is sent to the workers as it is
         def encode(self, text: str):
@@ -118,17 +141,21 @@ def failing_tokenizer() -> Any:
     return Failing()
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_failing_tokenizer_tells_the_cause_and_leaves_nothing_behind(tmp_path, texts):
     corpus = open_corpus(str(texts), None)
     spec = StoreSpec(
         corpus=corpus.identity(), tokenizer="byte", layout="padded", seq_length=8, val_fraction=0.0
     )
     target = tmp_path / "shared" / "store"
-    with pytest.raises(MiniGPTError, match=r"^tokenising .* failed: RuntimeError: out of ideas$"):
+    with pytest.raises(MiniGPTError) as caught:
         build(corpus, failing_tokenizer(), spec, target, ignore, encode_on_cluster)
+    assert str(caught.value) == "tokenising on the Ray cluster failed: RuntimeError: out of ideas"
     assert names_below(tmp_path / "shared") == []
+    assert cpus_become_free()
 
 
+@pytest.mark.usefixtures("no_collection")
 def test_unreadable_text_is_the_error_of_the_local_path(tmp_path, texts):
     (texts / "d.txt").write_bytes("é à ".encode("latin-1") * 50_000)
     config = configure(tmp_path, path=str(texts / "d.txt"))
@@ -139,6 +166,23 @@ def test_unreadable_text_is_the_error_of_the_local_path(tmp_path, texts):
     assert str(caught.value) == str(local.value)
     assert "d.txt" in str(caught.value)
     assert names_below(tmp_path / "shared" / ".tokens") == []
+    assert cpus_become_free()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_where_no_cpu_becomes_free_the_wait_ends_with_the_reason(tmp_path, texts, monkeypatch):
+    monkeypatch.setattr(ray_build, "_PATIENCE_SECONDS", 2)
+    others = placement_group([{"CPU": 2}])
+    ray.get(others.ready())
+    try:
+        with pytest.raises(MiniGPTError) as caught:
+            open_or_build_on_cluster(configure(tmp_path), tmp_path / "shared", ignore)
+    finally:
+        remove_placement_group(others)
+    assert "nothing went on for 2 s; a process needs a CPU" in str(caught.value)
+    assert str(caught.value).endswith("and 0 of the cluster's 2 are free")
+    assert names_below(tmp_path / "shared" / ".tokens") == []
+    assert cpus_become_free()
 
 
 def test_after_an_interrupt_nothing_is_left_and_the_built_in_corpus_can_be_built(tmp_path, texts):

@@ -6,7 +6,8 @@ anywhere tokenise them; the batches come back in order to the caller, which alon
 written is what `build` writes on one machine: reading, writing and naming are its own code.
 """
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ import ray.data
 from numpy.typing import NDArray
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
+from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import RayError, RayTaskError
 
 from minigpt.config import Config
@@ -28,6 +30,8 @@ from minigpt.data.tokenizer import Tokenizer
 from minigpt.errors import DataError, MiniGPTError
 
 _BLOCK_BYTES = 1024 * 1024
+_FAILED = "tokenising on the Ray cluster failed"
+_PATIENCE_SECONDS = 600  # for nodes that are being added, as for the workers of a training
 
 
 def open_or_build_on_cluster(
@@ -50,7 +54,23 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
 
     The corpus passes through in blocks of about 1 MiB; Ray Data holds the reader back before its
     object store is full.
+
+    Raises:
+        DataError: the corpus cannot be read or tokenised.
+        MiniGPTError: the cluster failed, or had no CPU for this within ten minutes.
     """
+    try:
+        # Closed, Ray ends its processes now; else with the garbage, and others lack their CPUs.
+        with closing(_encoded(corpus, tokenizer)) as tables:
+            for table in tables:
+                for row in range(table.num_rows):
+                    yield _decode(table, row)
+    except (RayError, ExecutionTimeoutError) as error:
+        raise MiniGPTError(f"{_FAILED}: {_reason(error)}") from error
+
+
+def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Generator[pa.Table]:
+    """Tables of `_Encoder`, in order."""
     here = ray.get_runtime_context().get_node_id()
     # The reader takes no CPU of its own, or on a small cluster it would hold the only one.
     stories = ray.data.read_datasource(
@@ -59,6 +79,7 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
     stories.context.target_max_block_size = _BLOCK_BYTES
     stories.context.execution_options.preserve_order = True
     stories.context.enable_progress_bars = False
+    stories.context.execution_no_progress_timeout_s = _PATIENCE_SECONDS
     num_processes = _num_processes(corpus)
     encoded = stories.map_batches(
         _Encoder,
@@ -70,13 +91,18 @@ def encode_on_cluster(corpus: Corpus, tokenizer: Tokenizer) -> Generator[Encoded
             min_size=1, initial_size=num_processes, max_size=num_processes
         ),
     )
-    try:
-        tables = encoded.iter_batches(batch_size=None, batch_format="pyarrow")
-        for table in cast("Iterable[pa.Table]", tables):
-            for row in range(table.num_rows):
-                yield _decode(table, row)
-    except RayError as error:
-        raise MiniGPTError(f"tokenising on the Ray cluster failed: {cause_of(error)}") from error
+    batches = encoded.iter_batches(batch_size=None, batch_format="pyarrow")
+    return cast("Generator[pa.Table]", iter(batches))
+
+
+def _reason(error: RayError | ExecutionTimeoutError) -> str:
+    if isinstance(error, RayError):
+        return cause_of(error)
+    free, total = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+    return (
+        f"nothing went on for {_PATIENCE_SECONDS} s; a process needs a CPU of its own, and "
+        f"{free:g} of the cluster's {total:g} are free"
+    )
 
 
 def cause_of(error: RayError) -> str:
@@ -102,6 +128,13 @@ _SCHEMA = pa.schema(
     ]
 )
 """One row is a batch of `read_batches` with its texts joined, or the error that ended reading."""
+
+_ENCODED = {
+    "tokens": pa.list_(pa.uint16()),
+    "lengths": pa.list_(pa.int64()),
+    "error": pa.string(),
+}
+"""What takes the place of the texts: all tokens, how many each piece has, and what went wrong."""
 
 
 class _Stories(Datasource):
@@ -146,23 +179,23 @@ class _Encoder:
         self._tokenizer = tokenizer
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        encoded = [
-            self._encode(text, lengths)
-            for text, lengths in zip(
-                table["text"].to_pylist(), table["lengths"].to_pylist(), strict=True
-            )
-        ]
-        tokens = pa.array([tokens for tokens, _ in encoded], pa.list_(pa.uint16()))
-        lengths = pa.array([lengths for _, lengths in encoded], pa.list_(pa.int64()))
-        kept = table.select(["first", "last", "counts", "error"])
-        return kept.append_column("tokens", tokens).append_column("lengths", lengths)
+        columns = (table[name].to_pylist() for name in ("text", "lengths", "error"))
+        rows = [self._encode(*row) for row in zip(*columns, strict=True)]
+        encoded = table.select(["first", "last", "counts"])
+        for column, (name, kind) in enumerate(_ENCODED.items()):
+            encoded = encoded.append_column(name, pa.array([row[column] for row in rows], kind))
+        return encoded
 
-    def _encode(self, text: str, lengths: list[int]) -> tuple[NDArray[np.uint16], list[int]]:
-        """Tokens of the pieces, joined, and how many each has."""
+    def _encode(
+        self, text: str, lengths: list[int], error: str | None
+    ) -> tuple[NDArray[np.uint16], list[int], str | None]:
         ends = np.cumsum(lengths, dtype=np.int64).tolist()
         pieces = [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        tokens = [self._tokenizer.encode(piece) for piece in pieces]
-        return np.concatenate([np.empty(0, np.uint16), *tokens]), [len(t) for t in tokens]
+        try:
+            tokens = [self._tokenizer.encode(piece) for piece in pieces]
+        except Exception as failure:  # noqa: BLE001 - as a row: an error cannot be closed
+            tokens, error = [], f"{_FAILED}: {type(failure).__name__}: {failure}"
+        return np.concatenate([np.empty(0, np.uint16), *tokens]), [len(t) for t in tokens], error
 
 
 def _decode(table: pa.Table, row: int) -> EncodedBatch:

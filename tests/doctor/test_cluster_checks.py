@@ -50,6 +50,7 @@ def test_runtime():
 
 def test_clock():
     said(checks.clock(NODES, [(0.1, 0.01), (-0.2, 0.02)]), "ok", "300 ms", "30 ms")
+    said(checks.clock(NODES, [(0.0, 0.003), (0.001, 0.001)]), "ok", "0 ms between", "+- 5 ms")
     late = checks.clock(NODES, [(0.1, 0.01), (-2.0, 0.02)])
     said(late, "warning", "worker 0 on 10.0.0.0 is 2.1 s ahead of worker 1", "chrony")
     # A slow connection proves nothing.

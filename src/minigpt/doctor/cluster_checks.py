@@ -71,6 +71,8 @@ def clock(workers: Sequence[NodeFacts], offsets: Sequence[tuple[float, float]]) 
     last = max(range(len(offsets)), key=lambda rank: offsets[rank][0])
     skew = offsets[last][0] - offsets[first][0]
     unsure = offsets[first][1] + offsets[last][1]
+    if skew <= unsure:  # the clocks may be the same
+        skew, unsure = 0.0, skew + unsure
     found = f"{1e3 * skew:.0f} ms between workers, +- {1e3 * unsure:.0f} ms"
     if skew - unsure > _SKEW_SECONDS:
         found = f"{workers[last].process} is {skew:.1f} s ahead of {workers[first].process}"

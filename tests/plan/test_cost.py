@@ -105,6 +105,16 @@ def test_a_mesh_shares_the_work():
     assert tensor.data == 0
 
 
+def test_gradients_of_microbatches_are_added_up():
+    """Each is read, and its sum read and written; the vocabulary's also for the lookup."""
+    slow = dataclasses.replace(ONE, memory_bandwidth=1e9)
+    one, four = time_of(slow), time_of(slow, microbatches=4)
+    layers = 8 * (12 * 256**2 + 13 * 256)
+    rest = 50304 * 256 + 256 * 256 + 2 * 256
+    sums = 4 * 12 * (layers + 2 * rest) / 1e9
+    assert four.total - one.total == pytest.approx(sums, rel=1e-6)
+
+
 def test_bubbles():
     """4 stages, 8 microbatches: a stage waits in 3 of 11 ticks of either direction."""
     cluster = dataclasses.replace(CLUSTER, nodes=1)

@@ -13,7 +13,7 @@ def test_the_published_meshes_are_ranked_as_measured():
     assert len(found) == 26
     figures = published["summary"](found)
     assert figures["rank correlation, published meshes"] > 0.85
-    assert figures["mean absolute error of MFU, points, published meshes"] < 6.3
+    assert figures["mean absolute error of MFU, points, published meshes"] < 6
 
 
 def test_ranks():

@@ -1,9 +1,9 @@
 """Time of a training step on a cluster, by formula: products, memory traffic, exchanges, bubbles.
 
 Nothing overlaps: MiniGPT's program issues its exchanges in one order, each when its operands are
-there, and the gradients are added up once, when all are there. What a device computes is products
-of matrices at the cluster's matrix rate, and passes over activations, logits and optimizer state
-at the bandwidth of its memory.
+there, and devices add up their gradients once, when all are there. What a device computes is
+products of matrices at the cluster's matrix rate, and passes over activations, logits, gradients of
+microbatches and optimizer state at the bandwidth of its memory.
 """
 
 import math
@@ -26,6 +26,7 @@ _FLOAT32 = 4
 # residual sums, biases, casts; a GELU; the softmax of scores that are held; the loss's logits.
 _OWN_BYTES, _SPLIT_BYTES, _WIDE_BYTES, _SCORE_BYTES, _LOGIT_BYTES = 56, 8, 12, 24, 36
 _OPTIMIZER_BYTES = 56  # of each parameter: norm, clip, both moments, decay, update
+_SUM_BYTES = 12  # of each gradient of a microbatch: it and the sum read, the sum written
 _LAYER_OPERATIONS, _CHUNK_OPERATIONS = 16, 12
 
 
@@ -34,7 +35,7 @@ class StepTime:
     """Seconds of one step."""
 
     compute: float
-    """Of the model, with what is computed again going backward."""
+    """Of the model, with what is computed again going backward, and sums of gradients."""
     optimizer: float
     bubble: float
     """In which stages wait for others, who compute and exchange."""
@@ -66,7 +67,7 @@ def step_time(config: Config, shape: Shape, padded_vocab: int, cluster: Cluster)
     parallel, (pipe, _, _) = config.parallel, shape
     work = _Work(config, shape, padded_vocab, cluster)
     chunk_layers = config.model.num_layers // (pipe * parallel.interleave)
-    forward, backward = chunk_layers * work.layer, 2 * chunk_layers * work.layer
+    forward, backward = chunk_layers * work.layer, chunk_layers * (2 * work.layer + work.layer_sum)
     if parallel.remat == "layer":
         backward += forward
     schedule = Schedule(parallel.schedule, pipe, parallel.interleave, parallel.microbatches)
@@ -113,6 +114,9 @@ class _Work:
         self.loss = tokens * logits * (4 * 2 * embed / rate + _LOGIT_BYTES / memory)
         self.loss += math.ceil(logits / MAX_CHUNK) * _CHUNK_OPERATIONS * started
         held = held_parameters(config, shape, padded_vocab)
+        added = _SUM_BYTES / memory if max(pipe, config.parallel.microbatches) > 1 else 0
+        self.layer_sum = added * held.layers * pipe / model.num_layers
+        self.loss += added * 2 * (held.vocabulary + held.rest)  # of the head, and of the lookup
         moved = _OPTIMIZER_BYTES // 2 * (held.total + held.moments)
         self.optimizer = moved / memory
 
